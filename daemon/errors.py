@@ -1,0 +1,111 @@
+"""The exceptions of the daemon and the CLI, sorted by whose fault it is.
+
+    AgentserveError
+    ├── RequestError          the client's request can't be served; carries status, code, param
+    │   ├── InvalidRequest        400
+    │   ├── ContextLengthExceeded 400 context_length_exceeded
+    │   ├── ModelNotFound         404 model_not_found
+    │   ├── BodyTooLarge          413
+    │   ├── QueueFull             429 with Retry-After
+    │   └── Unavailable           503 (loading failed, draining, worker died), maybe with Retry-After
+    ├── ConfigError           a setting, flag or environment value is wrong        exit code 2
+    ├── StoreError            the model store: unknown model, bad file, wrong digest  exit code 1
+    ├── PullError             a source could not be read                           exit code 1
+    ├── StartError            the daemon can't start: port, lock, folders          exit code 1
+    └── NotRunning            a command needs the daemon and there is none         exit code 3
+
+Messages are one line, say what to do where something can be done, and never hold a traceback. Messages of
+RequestError reach clients over HTTP and hold no path either.
+"""
+
+from __future__ import annotations
+
+
+class AgentserveError(Exception):
+    """Base of all; `exit_code` is what a command exits with when it ends on this error."""
+
+    exit_code = 1
+
+
+class RequestError(AgentserveError):
+    """An error with its place in HTTP. `type` is OpenAI's error type; other dialects map the status."""
+
+    status = 500
+    code: str | None = None
+    type = "server_error"
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        if code is not None:
+            self.code = code
+        self.retry_after: int | None = None
+
+
+class InvalidRequest(RequestError):
+    status = 400
+    type = "invalid_request_error"
+
+
+class ContextLengthExceeded(InvalidRequest):
+    code = "context_length_exceeded"
+
+    def __init__(self, prompt_tokens: int, context_length: int) -> None:
+        super().__init__(
+            f"This model's maximum context length is {context_length} tokens. "
+            f"However, your messages resulted in {prompt_tokens} tokens.",
+            param="messages",
+        )
+        self.prompt_tokens = prompt_tokens
+        self.context_length = context_length
+
+
+class ModelNotFound(InvalidRequest):
+    status = 404
+    code = "model_not_found"
+
+
+class BodyTooLarge(InvalidRequest):
+    status = 413
+    code = "request_too_large"
+
+
+class QueueFull(RequestError):
+    status = 429
+    code = "queue_full"
+    type = "rate_limit_error"
+
+    def __init__(self, message: str, retry_after: int) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class Unavailable(RequestError):
+    status = 503
+    code = "inference_unavailable"
+    type = "server_error"
+
+    def __init__(self, message: str, *, code: str | None = None, retry_after: int | None = None) -> None:
+        super().__init__(message, code=code)
+        self.retry_after = retry_after
+
+
+class ConfigError(AgentserveError):
+    exit_code = 2
+
+
+class StoreError(AgentserveError):
+    pass
+
+
+class PullError(AgentserveError):
+    pass
+
+
+class StartError(AgentserveError):
+    pass
+
+
+class NotRunning(AgentserveError):
+    exit_code = 3

@@ -1,0 +1,296 @@
+"""Every message that crosses between the daemon and a worker process.
+
+Frozen dataclasses of the standard library only: this is the one engine module that the daemon imports.
+Messages travel pickled over one duplex pipe, so both sides always run the same version of this file.
+
+    daemon → worker   LoadModel (first, once), Generate, Cancel, Shutdown
+    worker → daemon   LoadProgress*, then Ready or LoadFailed; per request either Rejected, or
+                      Accepted, Started, TextDelta*, and one of Finished, Failed; WorkerStats at any time
+
+A request is named by its `request_id` in both directions. All times are seconds, all sizes bytes or tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal
+
+FinishReason = Literal["stop", "length", "cancelled"]
+PrefixAction = Literal["exact", "append", "message_append", "restore", "truncate", "fork", "rebuild"]
+
+
+class CancelReason(Enum):
+    """Who asked for the end of a request."""
+
+    CLIENT = "client_disconnected"
+    API = "cancelled_by_id"
+    DEADLINE = "deadline"
+    SLOW_READER = "slow_reader"
+    SHUTDOWN = "shutdown"
+
+
+class LoadStage(Enum):
+    """What a worker is doing until it is ready, in this order; the text is shown to people."""
+
+    READING = "reading the model file"
+    BUILDING = "building the graph"
+    COMPILING = "compiling"
+    SELF_TEST = "running the self-test"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that an assistant message of the history made; `arguments` is a JSON text."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation after a dialect normalised it; `content` is None only beside tool calls."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
+    reasoning: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token is chosen. None means the model's own default, then the engine's.
+
+    temperature 0 is greedy. top_k 0 and top_p 1.0 are off. Repetition penalty 1.0 is off and divides the
+    logits of tokens in prompt and output; presence and frequency penalties are subtracted for output tokens.
+    """
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """A request free of any wire dialect. Exactly one of `messages` and `prompt` is given.
+
+    `prompt` is text or token ids, taken as they are. `tools_json` and `template_options_json` are JSON texts
+    (a list, an object) handed to the chat template. `max_new_tokens` None means up to the context.
+    """
+
+    request_id: str
+    messages: tuple[Message, ...] = ()
+    prompt: str | tuple[int, ...] | None = None
+    tools_json: str | None = None
+    template_options_json: str = "{}"
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    max_new_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    namespace: str = ""
+
+
+# ---- daemon → worker
+
+
+@dataclass(frozen=True, slots=True)
+class LoadModel:
+    """What the worker serves, sent once. `model_path` None selects the built-in reference model (device mock).
+
+    `threads` 0 and `kv_budget_bytes` 0 let the engine choose; `max_context` 0 is the model's own.
+    `reference_step_s` slows each step of the reference model, for tests of queues and cancellation.
+    """
+
+    name: str
+    model_path: str | None
+    device: str = "CPU"
+    threads: int = 0
+    max_context: int = 0
+    kv_budget_bytes: int = 0
+    exact: bool = False
+    compile_cache_dir: str | None = None
+    reference_step_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    request: GenerateRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    request_id: str
+    reason: CancelReason
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """Ends the worker after the running step; unfinished requests are Finished as cancelled."""
+
+
+ToWorker = LoadModel | Generate | Cancel | Shutdown
+
+
+# ---- worker → daemon
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    stage: LoadStage
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTest:
+    """What the load-time self-test found: do logits depend on the number of rows, on replay, on rollback?"""
+
+    rows_agree: bool
+    replay_agrees: bool
+    rollback_agrees: bool
+    seconds: float
+
+    @property
+    def passed(self) -> bool:
+        return self.rows_agree and self.replay_agrees and self.rollback_agrees
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """A loaded model: what it is, what it costs, what it can do."""
+
+    name: str
+    architecture: str
+    device: str
+    context_length: int
+    vocab_size: int
+    parameters: int
+    weight_bytes: int
+    kv_bytes_per_token: int
+    kv_budget_bytes: int
+    block_tokens: int
+    exact: bool
+    fingerprint: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    model: ModelInfo
+    self_test: SelfTest
+    load_s: float
+    compile_cache_hit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFailed:
+    """The worker can't serve; it exits after this. `code` is `corrupt_model`, `unsupported_model`,
+    `out_of_memory` or `load_failed`; `message` is fit for a person and names no path."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """Refused before any work, state unchanged. `status` is the HTTP status, `param` the field at fault."""
+
+    request_id: str
+    status: int
+    code: str
+    message: str
+    param: str | None = None
+    prompt_tokens: int | None = None
+    context_length: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """Rendered, tokenised, fits: the request is queued. `max_new_tokens` is the limit after clipping."""
+
+    request_id: str
+    prompt_tokens: int
+    max_new_tokens: int
+    clipped: bool
+    queue_position: int
+    tokenize_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The engine took the request up: the prefix is planned and prefill begins."""
+
+    request_id: str
+    prefix_action: PrefixAction
+    cached_tokens: int
+    cache_miss_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """Text that became certain, from `tokens` newly accepted tokens (0 when held-back text is released)."""
+
+    request_id: str
+    text: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Where the time of one request went, in seconds; `first_token_s` counts from the arrival in the worker."""
+
+    queued_s: float
+    tokenize_s: float
+    prefill_s: float
+    first_token_s: float
+    decode_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The one good end. completion_tokens counts a sampled end-of-turn token too; prompt_tokens counts all.
+
+    `stop_string` is the one that matched, `cancel_reason` is set when finish_reason is `cancelled`.
+    """
+
+    request_id: str
+    finish_reason: FinishReason
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    timings: Timings
+    stop_string: str | None = None
+    cancel_reason: CancelReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The engine could not go on with this request; others are not touched."""
+
+    request_id: str
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStats:
+    """Counters and gauges of the worker, sent when they changed and at most a few times a second."""
+
+    rss_bytes: int
+    blocks_total: int
+    blocks_used: int
+    requests_running: int
+    requests_queued: int
+    tokens_prefilled: int
+    tokens_generated: int
+    prefill_tokens_per_s: float
+    decode_tokens_per_s: float
+
+
+RequestEvent = Rejected | Accepted | Started | TextDelta | Finished | Failed
+FromWorker = LoadProgress | Ready | LoadFailed | RequestEvent | WorkerStats
