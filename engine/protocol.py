@@ -104,12 +104,14 @@ class GenerateRequest:
 class LoadModel:
     """What the worker serves, sent once. `model_path` None selects the built-in reference model (device mock).
 
+    `model_digest` is the store's SHA-256 of the file ("" makes the engine compute it).
     `threads` 0 and `kv_budget_bytes` 0 let the engine choose; `max_context` 0 is the model's own.
     `reference_step_s` slows each step of the reference model, for tests of queues and cancellation.
     """
 
     name: str
     model_path: str | None
+    model_digest: str = ""
     device: str = "CPU"
     threads: int = 0
     max_context: int = 0

@@ -17,10 +17,14 @@ Logits = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class KvGeometry:
-    """Size of the KV cache: tokens in a block, bytes of a block over all layers."""
+    """Size of the cached state: tokens in a block, bytes of a block over all layers, bytes of a state row.
+
+    A state row is the recurrent state at one position; `state_bytes` is 0 for models without one.
+    """
 
     block_tokens: int
     block_bytes: int
+    state_bytes: int = 0
 
     @property
     def token_bytes(self) -> int:
@@ -32,18 +36,39 @@ class KvGeometry:
 
 
 @dataclass(frozen=True, slots=True)
+class StateWrite:
+    """Stores the recurrent state after the first `after` tokens of a slice into row `row`."""
+
+    after: int
+    row: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateUse:
+    """The recurrent state of a slice: the row that holds it after `past` tokens, and what to store on the way.
+
+    Row `read` may be written too; rows are read before any is written.
+    """
+
+    read: int
+    writes: tuple[StateWrite, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SequenceSlice:
     """The part of one sequence that a step computes.
 
     `tokens` stand at positions `past` … `past + len(tokens) - 1`; the KV of `past` earlier tokens lies in
     `block_table`, which also has room for the new ones. `rows` are the indices into `tokens` whose logits
-    are wanted, ascending; often just the last, in prefill often none.
+    are wanted, ascending; often just the last, in prefill often none. `state` is None for models without
+    recurrent state.
     """
 
     tokens: tuple[int, ...]
     past: int
     block_table: tuple[int, ...]
     rows: tuple[int, ...]
+    state: StateUse | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +93,8 @@ class Runner(Protocol):
     @property
     def vocab_size(self) -> int: ...
 
-    def allocate(self, blocks: int) -> None:
-        """Makes room for `blocks` KV blocks, once, before the first step. Raises MemoryError."""
+    def allocate(self, blocks: int, state_rows: int) -> None:
+        """Makes room for KV blocks and state rows, once, before the first step. Raises MemoryError."""
         ...
 
     def forward(self, plan: StepPlan) -> Logits:
@@ -90,4 +115,18 @@ class Runner(Protocol):
 
     def write_block(self, block: int, data: bytes) -> None:
         """Replaces the block's bytes. Raises ValueError when the length is wrong."""
+        ...
+
+    def clear_state(self, row: int) -> None:
+        """Makes a state row that of an empty sequence. A row is read even when `past` is 0."""
+        ...
+
+    def copy_state(self, source: int, target: int) -> None: ...
+
+    def read_state(self, row: int) -> bytes:
+        """The row's bytes, `geometry.state_bytes` long."""
+        ...
+
+    def write_state(self, row: int, data: bytes) -> None:
+        """Replaces the row's bytes. Raises ValueError when the length is wrong."""
         ...
