@@ -1,0 +1,31 @@
+"""A model on its device, whatever kind of model and device it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .protocol import LoadStage, SamplingParams
+from .runner import Runner
+from .templates import ChatTemplate
+from .tokenise import Tokenizer
+
+Progress = Callable[[LoadStage], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A model on its device, before pools are allocated. `context_length` is the model's own."""
+
+    runner: Runner
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    defaults: SamplingParams
+    architecture: str
+    device: str
+    context_length: int
+    parameters: int
+    weight_bytes: int
+    fingerprint: str
+    cache_hit: bool = False
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,111 @@
+"""The decoder graph of the llama family: llama, mistral, qwen2, qwen3, smollm3.
+
+Built with stateful KV (ReadValue and Assign), as the paged transformation expects it. The differences between
+the family's members are flags of `ModelConfig`; there is one builder.
+
+Inputs: input_ids, position_ids, attention_mask int64 [batch, tokens]; beam_idx int32 [batch]; logit_rows int64
+[rows]. Output: logits float32 [rows, vocab]. After lowering the tokens of all sequences lie along axis 0, and
+`logit_rows` picks those that go through the head: all rows of a 512-token chunk would cost four times as much.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import openvino as ov
+import openvino.opset13 as ops
+from openvino import opset6
+
+from .gguf_weights import RowOrder
+from .graph_ops import Node, Rotary, constant, heads_first, parameter, repeat_kv, rms_norm, split_heads
+from .graph_weights import GraphWeights
+from .model_config import ModelConfig, half_row_order
+
+# Raise it whenever the graph of the same file changes: it is part of cache keys and fingerprints.
+BUILDER_VERSION = 1
+
+
+def build_decoder(config: ModelConfig, weights: GraphWeights) -> ov.Model:
+    """The stateful graph of a model. Raises KeyError for a tensor that the file lacks."""
+    return _Decoder(config, weights).build()
+
+
+class _Decoder:
+    def __init__(self, config: ModelConfig, weights: GraphWeights) -> None:
+        self.config = config
+        self.weights = weights
+        self.ids = parameter("input_ids", [-1, -1], np.int64)
+        self.positions = parameter("position_ids", [-1, -1], np.int64)
+        self.mask = parameter("attention_mask", [-1, -1], np.int64)
+        self.beam = parameter("beam_idx", [-1], np.int32)
+        self.rows = parameter("logit_rows", [-1], np.int64)
+        self.batch = ops.gather(ops.shape_of(self.ids), constant([0]), constant(0))
+        self.rotary = Rotary(self.positions, config.rope)
+        self.wide_mask = ops.convert(ops.unsqueeze(ops.unsqueeze(self.mask, constant(1)), constant(1)), "f32")
+        self.sinks: list[Node] = []
+
+    def build(self) -> ov.Model:
+        embedding = self.weights.matrix("token_embd.weight")
+        x = ops.gather(embedding, ops.convert(self.ids, "i32"), constant(0, np.int32))
+        for layer in range(self.config.layers):
+            x = ops.add(x, self.attention(layer, self.norm(x, f"blk.{layer}.attn_norm")))
+            x = ops.add(x, self.feed_forward(layer, self.norm(x, f"blk.{layer}.ffn_norm")))
+        x = ops.gather(self.norm(x, "output_norm"), self.rows, constant(0))
+        head = embedding if self.config.tied_head else self.weights.matrix("output.weight")
+        logits = ops.matmul(x, head, False, True)
+        logits.output(0).set_names({"logits"})
+        inputs = [self.ids, self.positions, self.mask, self.beam, self.rows]
+        return ov.Model([ops.result(logits)], self.sinks, inputs, self.config.architecture)
+
+    def norm(self, x: Node, name: str) -> Node:
+        return rms_norm(x, self.weights.vector(f"{name}.weight"), self.config.rms_eps)
+
+    def linear(self, x: Node, name: str, order: RowOrder | None = None) -> Node:
+        y = ops.matmul(x, self.weights.matrix(f"{name}.weight", order), False, True)
+        if self.weights.has(f"{name}.bias"):
+            y = ops.add(y, ops.constant(self.weights.vector(f"{name}.bias", order).reshape(1, 1, -1)))
+        return y
+
+    def feed_forward(self, layer: int, x: Node) -> Node:
+        """SwiGLU (Shazeer 2020)."""
+        gate, up = self.linear(x, f"blk.{layer}.ffn_gate"), self.linear(x, f"blk.{layer}.ffn_up")
+        return self.linear(ops.multiply(ops.swish(gate), up), f"blk.{layer}.ffn_down")
+
+    def attention(self, layer: int, x: Node) -> Node:
+        """Grouped-query attention over the cached and the new tokens."""
+        config = self.config
+        query = self.rotated(layer, x, "attn_q", config.heads)
+        key = self.rotated(layer, x, "attn_k", config.kv_heads)
+        value = heads_first(self.heads(x, f"blk.{layer}.attn_v", config.kv_heads))
+        attended = ops.scaled_dot_product_attention(
+            query, self.cached(layer, "key", key), self.cached(layer, "value", value), self.wide_mask
+        )
+        flat = ops.reshape(heads_first(attended), constant([0, 0, config.heads * config.head_dim]), True)
+        return self.linear(flat, f"blk.{layer}.attn_output")
+
+    def heads(self, x: Node, name: str, heads: int, order: RowOrder | None = None) -> Node:
+        return split_heads(self.linear(x, name, order), heads, self.config.head_dim)
+
+    def rotated(self, layer: int, x: Node, name: str, heads: int) -> Node:
+        """Projected queries or keys, normalised per head where the model does so, then rotated."""
+        order = half_row_order(heads, self.config.head_dim) if self.config.interleaved_qk else None
+        y = self.heads(x, f"blk.{layer}.{name}", heads, order)
+        if self.config.qk_norm:
+            y = self.norm(y, f"blk.{layer}.{name}_norm")
+        y = heads_first(y)
+        return self.rotary(y) if self.config.rope_layers[layer] else y
+
+    def cached(self, layer: int, kind: str, x: Node) -> Node:
+        """Appends to the layer's KV state and repeats the heads for the queries that share them."""
+        config = self.config
+        shape = [constant([config.kv_heads]), constant([0]), constant([config.head_dim])]
+        empty = ops.broadcast(constant(0.0, np.float32), ops.concat([self.batch, *shape], 0))
+        name = f"past_key_values.{layer}.{kind}present.{layer}.{kind}"
+        past = opset6.read_value(
+            empty,
+            variable_id=name,
+            variable_type=ov.Type.f32,
+            variable_shape=ov.PartialShape([-1, config.kv_heads, -1, config.head_dim]),
+        )
+        both = ops.concat([ops.gather(past, self.beam, constant(0)), x], 2)
+        self.sinks.append(opset6.assign(both, name))
+        return repeat_kv(both, self.batch, config.kv_heads, config.heads // config.kv_heads, config.head_dim)

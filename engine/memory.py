@@ -1,0 +1,70 @@
+"""How much memory this machine has left, and how the KV cache is sized from it."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from .runner import KvGeometry
+
+# Of the memory available after the weights are loaded, the KV cache may take this share by default.
+_SHARE = 0.4
+# More than this many full contexts is of no use to one person's agents.
+_CONTEXTS = 16
+
+
+class KvBudget(NamedTuple):
+    """The size of the pool and the context that fits it; `note` says why the context was cut."""
+
+    blocks: int
+    context_length: int
+    note: str | None
+
+
+def available_bytes() -> int:
+    """Memory that can be taken without swapping."""
+    return int(psutil.virtual_memory().available)
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is in RAM now."""
+    return int(psutil.Process().memory_info().rss)
+
+
+def plan_kv(geometry: KvGeometry, context_length: int, budget_bytes: int, available: int) -> KvBudget:
+    """Sizes the pool: `budget_bytes`, or by default a share of `available`, at most 16 contexts.
+
+    Raises MemoryError, with both numbers, when not even one block fits.
+    """
+    # One block more than the context: a dummy row of exact mode may stand behind the last token.
+    per_context = geometry.blocks_for(context_length) + 1
+    budget = budget_bytes or int(available * _SHARE)
+    blocks = budget // geometry.block_bytes
+    if not budget_bytes:
+        blocks = min(blocks, per_context * _CONTEXTS)
+    if blocks < 2:
+        raise MemoryError(f"the KV cache needs {2 * geometry.block_bytes:,} bytes and may take {budget:,}")
+    if blocks >= per_context:
+        return KvBudget(blocks, context_length, None)
+    fits = (blocks - 1) * geometry.block_tokens
+    note = f"the context is limited to {fits:,} tokens by the KV budget of {budget:,} bytes"
+    return KvBudget(blocks, fits, note)
+
+
+def drop_mapped_pages(file: Path) -> None:
+    """Takes the clean pages of a mapped file out of this process; they come back when touched.
+
+    After compiling, the plugin works on its own packed weights and reads the mapped file no more, but for the
+    embedding rows that are looked up.
+    """
+    if not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    for mapped in Path("/proc/self/maps").read_text().splitlines():
+        if mapped.endswith(str(file)):
+            start, end = (int(part, 16) for part in mapped.split(" ", 1)[0].split("-"))
+            libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), mmap.MADV_DONTNEED)

@@ -1,0 +1,147 @@
+"""A GGUF file to a compiled, checked runner on an OpenVINO device."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import openvino as ov
+
+from .backend import Backend, Progress
+from .gguf_source import GgufModel
+from .gguf_weights import held_bytes, weight_kind
+from .graph_cache import GraphCache
+from .graph_decoder import BUILDER_VERSION, build_decoder
+from .graph_weights import GraphWeights
+from .lowering import LoweringError, check_census, lower, take_census
+from .memory import available_bytes, drop_mapped_pages
+from .model_errors import LoadError
+from .protocol import LoadModel, LoadStage
+from .runner_openvino import OpenVinoRunner, cpu_properties
+from .templates import read_template
+from .tokenise import read_tokenizer
+
+logger = logging.getLogger(__name__)
+
+# While a model loads, its weights lie in memory as read and as packed by the plugin.
+_PEAK_FACTOR = 2.2
+
+
+def open_openvino(source: GgufModel, spec: LoadModel, progress: Progress) -> Backend:
+    """Builds or reads the graph, lowers and compiles it, checks what came out.
+
+    Raises LoadError: `unsupported_device`, `out_of_memory` (before anything is allocated), or `load_failed` when
+    the plugin did not compile the graph as meant.
+    """
+    if spec.device != "CPU":
+        raise LoadError("unsupported_device", f"the device {spec.device} is not supported yet; CPU is")
+    weight_bytes = sum(held_bytes(t.type, t.elements) for t in source.tensors.values() if len(t.shape) == 2)
+    _require_memory(weight_bytes)
+    tokenizer = read_tokenizer(source)
+    progress(LoadStage.BUILDING)
+    core, properties = ov.Core(), cpu_properties(spec.threads)
+    graph = _graph(core, source, spec)
+    progress(LoadStage.COMPILING)
+    compiled = _compile(core, graph.model, source, spec.device, properties)
+    if graph.mapped is not None:
+        drop_mapped_pages(graph.mapped)
+    source.release_pages()
+    return Backend(
+        runner=OpenVinoRunner(compiled),
+        tokenizer=tokenizer,
+        template=read_template(source, tokenizer),
+        defaults=source.sampling_defaults,
+        architecture=source.config.architecture,
+        device=spec.device,
+        context_length=source.config.context_length,
+        parameters=source.parameters,
+        weight_bytes=weight_bytes,
+        fingerprint=_fingerprint(core, spec, properties),
+        cache_hit=graph.cache_hit,
+        notes=source.config.notes,
+    )
+
+
+def _compile(
+    core: ov.Core, model: ov.Model, source: GgufModel, device: str, properties: Mapping[str, object]
+) -> ov.CompiledModel:
+    """Lowers and compiles; raises LoadError when the weights did not stay small or attention is not paged."""
+    try:
+        lower(model)
+        compiled = core.compile_model(model, device, dict(properties))
+        check_census(take_census(compiled), source.config, expected_kinds(source))
+    except LoweringError as error:
+        raise LoadError("load_failed", str(error)) from error
+    return compiled
+
+
+def expected_kinds(source: GgufModel) -> Mapping[str, int]:
+    """How many matrix products must stay u4, u8 and f16 after compiling. A tied embedding is one of them."""
+    names = [n for n, t in source.tensors.items() if len(t.shape) == 2]
+    if not source.config.tied_head:
+        names.remove("token_embd.weight")
+    return Counter(weight_kind(source.tensors[name].type) for name in names)
+
+
+def _require_memory(weight_bytes: int) -> None:
+    wanted, available = int(weight_bytes * _PEAK_FACTOR), available_bytes()
+    if wanted > available:
+        raise LoadError(
+            "out_of_memory",
+            f"loading this model takes {wanted:,} bytes of memory and {available:,} are available",
+        )
+
+
+class _Graph(NamedTuple):
+    """A stateful graph; `mapped` is the file that its constants are mapped from, None when in memory."""
+
+    model: ov.Model
+    mapped: Path | None
+    cache_hit: bool
+
+
+def _graph(core: ov.Core, source: GgufModel, spec: LoadModel) -> _Graph:
+    key = hashlib.sha256(f"{BUILDER_VERSION} {ov.get_version()}".encode()).hexdigest()
+    if spec.compile_cache_dir is None:
+        return _Graph(build_decoder(source.config, GraphWeights(source)), None, False)
+    cache = GraphCache(Path(spec.compile_cache_dir))
+    mapped = cache.weights_file(spec.model_digest, key)
+    cached = cache.load(core, spec.model_digest, key)
+    if cached is not None:
+        return _Graph(cached, mapped, True)
+    built = build_decoder(source.config, GraphWeights(source))
+    source.release_pages()
+    try:
+        cache.store(built, spec.model_digest, key)
+    except OSError as error:
+        logger.warning("the graph cache is not used: %s", error)
+        return _Graph(built, None, False)
+    del built
+    gc.collect()
+    stored = cache.load(core, spec.model_digest, key)
+    assert stored is not None, "a graph that was just stored is there"
+    return _Graph(stored, mapped, False)
+
+
+def _fingerprint(core: ov.Core, spec: LoadModel, properties: Mapping[str, object]) -> str:
+    """What has to be equal for KV of another run to be usable (I5), as a SHA-256 in hexadecimal.
+
+    Rows were proven equal for the thread counts of one machine only, so that count is part of it.
+    """
+    facts = {
+        "model": spec.model_digest,
+        "builder": BUILDER_VERSION,
+        "openvino": ov.get_version(),
+        "device": spec.device,
+        "device_name": core.get_property(spec.device, "FULL_DEVICE_NAME"),
+        "capabilities": core.get_property(spec.device, "OPTIMIZATION_CAPABILITIES"),
+        "threads": spec.threads,
+        "properties": {name: str(value) for name, value in properties.items()},
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
