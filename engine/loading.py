@@ -1,0 +1,100 @@
+"""From `LoadModel` to a model that can serve: runner, prompter, sizes, self-test."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+
+from .backend import Backend, Progress
+from .config import EngineConfig
+from .gguf_source import open_gguf
+from .memory import available_bytes, plan_kv
+from .model_errors import LoadError
+from .prompting import Prompter
+from .protocol import LoadModel, LoadStage, ModelInfo, SelfTest
+from .runner import Runner
+from .self_test import run_self_test
+
+# Rows of recurrent state, where a model has them: one per session and some to spare.
+_STATE_ROWS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """All that a worker needs to serve, with pools allocated and the self-test run."""
+
+    runner: Runner
+    prompter: Prompter
+    info: ModelInfo
+    config: EngineConfig
+    blocks: int
+    state_rows: int
+    self_test: SelfTest
+    cache_hit: bool
+
+
+def load(spec: LoadModel, progress: Progress) -> LoadedModel:
+    """Loads what `spec` names. Raises ModelFileError for a bad file and LoadError for anything else."""
+    progress(LoadStage.READING)
+    backend = _reference(spec) if spec.model_path is None else _gguf(spec, spec.model_path, progress)
+    progress(LoadStage.SELF_TEST)
+    return _prepare(spec, backend)
+
+
+def _reference(spec: LoadModel) -> Backend:
+    from .reference_model import open_reference
+
+    return open_reference(spec)
+
+
+def _gguf(spec: LoadModel, path: str, progress: Progress) -> Backend:
+    # Imported here: a worker of the reference model must not pay for OpenVINO.
+    from .openvino_loading import open_openvino
+
+    source = open_gguf(path)
+    if not spec.model_digest:
+        with open(path, "rb") as file:
+            spec = replace(spec, model_digest=hashlib.file_digest(file, "sha256").hexdigest())
+    return open_openvino(source, spec, progress)
+
+
+def _prepare(spec: LoadModel, backend: Backend) -> LoadedModel:
+    """Sizes and allocates the pools, runs the self-test."""
+    runner = backend.runner
+    wanted = min(spec.max_context or backend.context_length, backend.context_length)
+    try:
+        kv = plan_kv(runner.geometry, wanted, spec.kv_budget_bytes, available_bytes())
+        state_rows = _STATE_ROWS if runner.geometry.state_bytes else 0
+        runner.allocate(kv.blocks, state_rows)
+    except MemoryError as error:
+        raise LoadError("out_of_memory", str(error)) from error
+    prompter = Prompter(backend.tokenizer, backend.template, backend.defaults, kv.context_length)
+    return LoadedModel(
+        runner=runner,
+        prompter=prompter,
+        info=_info(spec, backend, kv.blocks, kv.context_length, kv.note),
+        config=EngineConfig(kv.context_length, spec.exact),
+        blocks=kv.blocks,
+        state_rows=state_rows,
+        self_test=run_self_test(runner),
+        cache_hit=backend.cache_hit,
+    )
+
+
+def _info(spec: LoadModel, backend: Backend, blocks: int, context_length: int, note: str | None) -> ModelInfo:
+    geometry = backend.runner.geometry
+    return ModelInfo(
+        name=spec.name,
+        architecture=backend.architecture,
+        device=backend.device,
+        context_length=context_length,
+        vocab_size=backend.runner.vocab_size,
+        parameters=backend.parameters,
+        weight_bytes=backend.weight_bytes,
+        kv_bytes_per_token=geometry.token_bytes,
+        kv_budget_bytes=blocks * geometry.block_bytes,
+        block_tokens=geometry.block_tokens,
+        exact=spec.exact,
+        fingerprint=backend.fingerprint,
+        notes=backend.notes if note is None else (*backend.notes, note),
+    )

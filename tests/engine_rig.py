@@ -1,0 +1,80 @@
+"""An engine on the reference model, run by hand: step by step, no threads, no clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from agentserve.engine.config import EngineConfig
+from agentserve.engine.engine import Engine
+from agentserve.engine.prompting import Prompter
+from agentserve.engine.protocol import (
+    Finished,
+    GenerateRequest,
+    LoadModel,
+    Message,
+    RequestEvent,
+    SamplingParams,
+    TextDelta,
+)
+from agentserve.engine.reference_model import open_reference
+from agentserve.engine.runner import Logits, Runner, StepPlan
+from agentserve.engine.sequence import Stamps
+
+GREEDY = SamplingParams(temperature=0.0)
+
+
+class RecordingRunner:
+    """Passes everything on to a runner and keeps the plans."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self.plans: list[StepPlan] = []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._runner, name)
+
+    def forward(self, plan: StepPlan) -> Logits:
+        self.plans.append(plan)
+        return self._runner.forward(plan)
+
+
+@dataclass
+class Rig:
+    """An engine with its runner, prompter and all events it emitted; `endless` ignores end-of-turn tokens."""
+
+    config: EngineConfig = field(default_factory=lambda: EngineConfig(context_length=1024))
+    blocks: int = 64
+    endless: bool = False
+    events: list[RequestEvent] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        backend = open_reference(LoadModel("reference", None))
+        backend.runner.allocate(self.blocks, 16)
+        self.runner = RecordingRunner(backend.runner)
+        self.tokenizer = backend.tokenizer
+        self.prompter = Prompter(
+            backend.tokenizer, backend.template, backend.defaults, self.config.context_length
+        )
+        stops = frozenset[int]() if self.endless else backend.tokenizer.eos_ids
+        self.engine = Engine(self.runner, self.config, stops, self.blocks, 16, self.events.append)
+
+    def submit(self, request_id: str = "r", text: str = "hello", **fields: object) -> None:
+        """Queues a chat request; greedy unless `sampling` says otherwise."""
+        base = GenerateRequest(request_id, (Message("user", text),), sampling=GREEDY, max_new_tokens=24)
+        request = replace(base, **fields)  # type: ignore[arg-type]
+        tokens = self.prompter.tokens(request)
+        self.engine.submit(self.prompter.sequence(request, tokens, Stamps(0.0)))
+
+    def run(self) -> None:
+        """Steps until nothing is left, and checks the books."""
+        while self.engine.step():
+            pass
+        self.engine.check_integrity()
+
+    def text(self, request_id: str = "r") -> str:
+        return "".join(e.text for e in self.events if isinstance(e, TextDelta) and e.request_id == request_id)
+
+    def finished(self, request_id: str = "r") -> Finished:
+        """The one end of a request."""
+        (end,) = [e for e in self.events if isinstance(e, Finished) and e.request_id == request_id]
+        return end
