@@ -10,35 +10,26 @@ random valid blocks, so a given `state` is not possible for them.
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from gguf import GGUFWriter
-from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, RopeScalingType, TokenType
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize, quantize
 from numpy.typing import NDArray
+from tiny_vocabulary import VOCAB_SIZE, write_byte_level, write_sentence_piece
 
 Floats = NDArray[np.float32]
 Q = GGMLQuantizationType
 
-SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-USER_DEFINED = ["<think>", "</think>"]
-VOCAB_SIZE = 352
 CHATML = (
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-_TRAINING_TEXT = (
-    "the quick brown fox jumps over the lazy dog and then the other dog runs with the fox in the rain; "
-    "def add(left, right):\n    return left + right\n\nfor index in range(10):\n    print(add(index, 1))\n"
-    "there is no other way than the one that they have taken, and that is that. "
 )
 
 
@@ -129,6 +120,7 @@ def write_tiny_gguf(
     sizes: TinySizes | None = None,
     state: Mapping[str, Floats] | None = None,
     tied: bool | None = None,
+    tokenizer: Literal["gpt2", "llama"] = "gpt2",
     pre: str | None = None,
     metadata: Mapping[str, Any] | None = None,
     chat_template: str | None = CHATML,
@@ -148,7 +140,12 @@ def write_tiny_gguf(
     given = dict(state) if state is not None else random_state(family, sizes, rng, tied=tied)
     writer = GGUFWriter(path, architecture or _ARCHITECTURES.get(family, family))
     _write_keys(writer, family, sizes, metadata or {}, tensor_type)
-    _write_tokenizer(writer, pre or traits.pre, sizes.vocab, chat_template)
+    if tokenizer == "gpt2":
+        write_byte_level(writer, sizes.vocab, pre or traits.pre)
+    else:
+        write_sentence_piece(writer, sizes.vocab)
+    if chat_template is not None:
+        writer.add_chat_template(chat_template)
     stored = {
         name: _write_tensor(writer, name, value, tensor_type, traits, sizes, rng)
         for name, value in given.items()
@@ -248,46 +245,6 @@ def uninterleave(rows: Floats, heads: int) -> Floats:
     return pairs.swapaxes(1, 2).reshape(rows.shape)
 
 
-def byte_alphabet() -> list[str]:
-    """The 256 characters that byte-level BPE writes bytes as (GPT-2's `bytes_to_unicode`)."""
-    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    shifted = {byte: 0x100 + index for index, byte in enumerate(b for b in range(256) if b not in plain)}
-    return [chr(shifted.get(byte, byte)) for byte in range(256)]
-
-
-def tiny_vocabulary(size: int = VOCAB_SIZE) -> tuple[list[str], list[str]]:
-    """(tokens [size], merges): special and user-defined tokens, bytes, then merges learned from a fixed text."""
-    alphabet = byte_alphabet()
-    words = Counter(_words(_TRAINING_TEXT, alphabet))
-    tokens, merges = [*SPECIAL, *USER_DEFINED, *alphabet], []
-    while len(tokens) < size:
-        pairs: Counter[tuple[str, str]] = Counter()
-        for word, count in words.items():
-            for pair in itertools.pairwise(word):
-                pairs[pair] += count
-        left, right = min(pairs, key=lambda pair: (-pairs[pair], pair))
-        merges.append(f"{left} {right}")
-        tokens.append(left + right)
-        words = Counter({_merged(word, left, right): count for word, count in words.items()})
-    return tokens, merges
-
-
-def _words(text: str, alphabet: list[str]) -> list[tuple[str, ...]]:
-    spelled = "".join(alphabet[byte] for byte in text.encode())
-    space = alphabet[0x20]
-    return [tuple(space + word if index else word) for index, word in enumerate(spelled.split(space))]
-
-
-def _merged(word: tuple[str, ...], left: str, right: str) -> tuple[str, ...]:
-    merged: list[str] = []
-    for part in word:
-        if part == right and merged and merged[-1] == left:
-            merged[-1] = left + right
-        else:
-            merged.append(part)
-    return tuple(merged)
-
-
 def _write_keys(
     writer: GGUFWriter, family: str, sizes: TinySizes, extra: Mapping[str, Any], tensor_type: Q
 ) -> None:
@@ -311,9 +268,7 @@ def _write_keys(
         **extra,
     }
     for key, value in keys.items():
-        if isinstance(value, RopeScalingType):
-            writer.add_string(key, value.value)
-        elif isinstance(value, bool):
+        if isinstance(value, bool):
             writer.add_bool(key, value)
         elif isinstance(value, int):
             writer.add_uint32(key, value)
@@ -323,23 +278,6 @@ def _write_keys(
             writer.add_array(key, value)
         else:
             writer.add_string(key, value)
-
-
-def _write_tokenizer(writer: GGUFWriter, pre: str, size: int, chat_template: str | None) -> None:
-    tokens, merges = tiny_vocabulary(size)
-    special, user = len(SPECIAL), len(USER_DEFINED)
-    types = [TokenType.CONTROL] * special + [TokenType.USER_DEFINED] * user
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(pre)
-    writer.add_token_list(tokens)
-    writer.add_token_types(types + [TokenType.NORMAL] * (size - special - user))
-    writer.add_token_merges(merges)
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_pad_token_id(0)
-    writer.add_add_bos_token(False)
-    if chat_template is not None:
-        writer.add_chat_template(chat_template)
 
 
 def _write_tensor(
