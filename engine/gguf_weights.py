@@ -1,11 +1,12 @@
 """GGUF tensors as weights of the graph: 4-bit stays 4-bit, 8-bit stays 8-bit, in groups of 32 columns.
 
 A compressed weight is w = (q - z) · s with unsigned whole q and z, and a float16 scale s per group. Whole zero
-points keep the CPU plugin on its integer path; where a file stores a minimum instead (w = q · s + m), z is
--m / s rounded, which moves the group by at most s / 2.
+points keep the CPU plugin on its integer path. Where a file stores a minimum instead (w = q · s + m), z is -m / s
+rounded, and what the rounding moved the group by, r = m + z · s, is kept in extra columns: since r is the same
+for all 32 weights of a group, W · x = (q - z) · s · x + R · (sums of x over its groups).
 
-    Q4_0                exact, z = 8                Q5_0, Q8_0          exact in 8 bits, z = 16 and 128
-    Q4_1, Q4_K          q kept, z rounded           Q5_1, Q5_K, Q6_K    fitted again with 8 bits
+    Q4_0                exact, z = 8                        Q5_0, Q8_0          exact in 8 bits, z = 16 and 128
+    Q4_1, Q4_K          q kept, z rounded, r kept in 4 bits  Q5_1, Q5_K, Q6_K   fitted again with 8 bits
     F32, F16, BF16      float16
 
 A 4-bit group whose z would leave 0 … 15 is fitted again. Fitting takes the range of the group, stretched to
@@ -42,7 +43,8 @@ class CompressedWeight:
     """A matrix [rows, columns] as w = (q - zero_point) · scale, columns in groups of 32.
 
     `packed` holds q and `zero_points` holds z, uint8 and flat: with 8 bits one value a byte, with 4 bits two,
-    the even index in the low half. `scale` is float16 [rows, groups, 1].
+    the even index in the low half. `scale` is float16 [rows, groups, 1]. `residual_columns` more columns follow
+    the matrix, padded to whole groups: column g is to be multiplied by the sum of the input over its group g.
     """
 
     rows: int
@@ -51,11 +53,12 @@ class CompressedWeight:
     packed: Bytes
     zero_points: Bytes
     scale: Halves
+    residual_columns: int = 0
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """The shape of q: (rows, groups, 32). That of zero points and scales ends in 1."""
-        return self.rows, self.columns // GROUP, GROUP
+        return self.rows, (self.columns + self.residual_columns) // GROUP, GROUP
 
     @property
     def nbytes(self) -> int:
@@ -67,8 +70,11 @@ class CompressedWeight:
         rows, groups, _ = self.shape
         q = unpack(self.packed).reshape(self.shape).astype(np.float32)
         zero = unpack(self.zero_points)[: rows * groups].reshape(rows, groups, 1).astype(np.float32)
-        result: Floats = ((q - zero) * self.scale.astype(np.float32)).reshape(rows, self.columns)
-        return result
+        held: Floats = ((q - zero) * self.scale.astype(np.float32)).reshape(rows, -1)
+        main, residuals = held[:, : self.columns], held[:, self.columns :]
+        if not self.residual_columns:
+            return main
+        return main + np.repeat(residuals[:, : self.columns // GROUP], GROUP, axis=1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,11 +86,15 @@ class DenseWeight:
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Converted groups: q packed [groups, 16 or 32], zero points [groups], scales [groups]."""
+    """Converted groups: q packed [groups, 16 or 32], zero points [groups], scales [groups].
+
+    `residual` [groups] is what rounding the zero points moved each group by; None where they are exact.
+    """
 
     packed: Bytes
     zero_points: Bytes
     scale: Halves
+    residual: Floats | None = None
 
 
 def scheme(kind: GGMLQuantizationType) -> str:
@@ -94,8 +104,8 @@ def scheme(kind: GGMLQuantizationType) -> str:
         _Q.F16: "float16 as it is",
         _Q.BF16: "bfloat16 as float16",
         _Q.Q4_0: "kept 4-bit, group 32",
-        _Q.Q4_1: "kept 4-bit, group 32, minimum as a whole zero point",
-        _Q.Q4_K: "kept 4-bit, group 32, minimum as a whole zero point",
+        _Q.Q4_1: "kept 4-bit, group 32, minimum as a whole zero point and a 4-bit rest",
+        _Q.Q4_K: "kept 4-bit, group 32, minimum as a whole zero point and a 4-bit rest",
         _Q.Q5_0: "kept exactly in 8-bit, group 32",
         _Q.Q5_1: "re-quantised to 8-bit, group 32",
         _Q.Q5_K: "re-quantised to 8-bit, group 32",
@@ -109,11 +119,16 @@ def weight_kind(kind: GGMLQuantizationType) -> str:
     return f"u{_CONVERTERS[kind][0]}" if kind in _CONVERTERS else "f16"
 
 
-def held_bytes(kind: GGMLQuantizationType, elements: int) -> int:
-    """The memory that a matrix of this type takes: values, and zero points and scales of each group."""
+def residual_columns(kind: GGMLQuantizationType, columns: int) -> int:
+    """How many columns a matrix of this type is widened by: one a group, padded to whole groups."""
+    return -(-columns // GROUP**2) * GROUP if kind in _WITH_MINIMA else 0
+
+
+def held_bytes(kind: GGMLQuantizationType, rows: int, columns: int) -> int:
+    """The memory that a matrix takes: values, and zero points and scales of each group."""
     if kind not in _CONVERTERS:
-        return elements * 2
-    bits = _CONVERTERS[kind][0]
+        return rows * columns * 2
+    elements, bits = rows * (columns + residual_columns(kind, columns)), _CONVERTERS[kind][0]
     return elements * bits // 8 + elements // GROUP * bits // 8 + elements // GROUP * 2
 
 
@@ -130,24 +145,27 @@ def quantised(tensor: Tensor, row_order: RowOrder | None = None) -> CompressedWe
     """
     rows, columns = tensor.shape
     bits, convert = _CONVERTERS[tensor.type]
-    packed = np.empty((rows * columns // GROUP, GROUP * bits // 8), np.uint8)
-    zero_points = np.empty(rows * columns // GROUP, np.uint8)
-    scale = np.empty(rows * columns // GROUP, np.float16)
+    extra = residual_columns(tensor.type, columns)
+    groups = (columns + extra) // GROUP
+    packed = np.empty((rows, groups, GROUP * bits // 8), np.uint8)
+    zero_points = np.empty((rows, groups), np.uint8)
+    scale = np.empty((rows, groups), np.float16)
     done = 0
     with np.errstate(over="ignore", invalid="ignore"):  # _checked looks at what comes out
         for blocks in _chunks(tensor, row_order):
-            groups = convert(blocks)
-            there = slice(done, done + len(groups.scale))
-            packed[there], zero_points[there] = groups.packed, groups.zero_points
-            scale[there] = _checked(groups.scale, tensor.name)
+            found = _by_row(convert(blocks), columns // GROUP)
+            there = slice(done, done + len(found.scale))
+            packed[there], zero_points[there] = found.packed, found.zero_points
+            scale[there] = _checked(found.scale, tensor.name)
             done = there.stop
     return CompressedWeight(
         rows,
         columns,
         bits,
         packed.reshape(-1),
-        _pack_nibbles(zero_points) if bits == 4 else zero_points,
-        scale.reshape(rows, columns // GROUP, 1),
+        _pack_nibbles(zero_points.reshape(-1)) if bits == 4 else zero_points.reshape(-1),
+        scale.reshape(rows, groups, 1),
+        extra,
     )
 
 
@@ -230,6 +248,31 @@ _CONVERTERS: Mapping[GGMLQuantizationType, tuple[int, Callable[[Bytes], _Groups]
 }
 
 
+_WITH_MINIMA = frozenset({_Q.Q4_1, _Q.Q4_K})
+
+
+def _by_row(found: _Groups, groups: int) -> _Groups:
+    """Groups in rows of `groups`: packed [rows, groups, …], zero points and scales [rows, groups]; residuals are
+    quantised and stand behind each row as groups of their own."""
+    main = _Groups(
+        found.packed.reshape(-1, groups, found.packed.shape[-1]),
+        found.zero_points.reshape(-1, groups),
+        found.scale.reshape(-1, groups),
+    )
+    if found.residual is None:
+        return main
+    residual = np.pad(found.residual.reshape(-1, groups), ((0, 0), (0, -groups % GROUP)))
+    rest = _fit(residual.reshape(-1, GROUP), 15)
+    rows, extra = residual.shape[0], residual.shape[1] // GROUP
+    return _Groups(
+        np.concatenate(
+            [main.packed, _pack_nibbles(rest.packed.reshape(-1)).reshape(rows, extra, -1)], axis=1
+        ),
+        np.concatenate([main.zero_points, rest.zero_points.reshape(rows, extra)], axis=1),
+        np.concatenate([main.scale, rest.scale.reshape(rows, extra)], axis=1),
+    )
+
+
 def _with_whole_zero_points(packed: Bytes, scale: Floats, minimum: Floats) -> _Groups:
     """4-bit groups w = q · scale + minimum, q packed [groups, 16]; those without a zero point in 0 … 15 are
     fitted again. A negative scale is as good as a positive one."""
@@ -245,7 +288,9 @@ def _with_whole_zero_points(packed: Bytes, scale: Floats, minimum: Floats) -> _G
         zero_points[misfit], rounded[misfit] = again.zero_points, again.scale
     # A minimum that is not finite would hide behind its clipped zero point.
     rounded[~np.isfinite(minimum)] = np.nan
-    return _Groups(packed, zero_points, rounded)
+    residual = np.nan_to_num(minimum + zero_points * divisor)
+    residual[misfit] = 0
+    return _Groups(packed, zero_points, rounded, residual)
 
 
 def _fit(values: Floats, steps: int) -> _Groups:

@@ -17,11 +17,11 @@ from openvino import opset6
 
 from .gguf_weights import RowOrder
 from .graph_ops import Node, Rotary, constant, heads_first, parameter, repeat_kv, rms_norm, split_heads
-from .graph_weights import GraphWeights
+from .graph_weights import GraphWeights, looked_up, widened
 from .model_config import ModelConfig, half_row_order
 
 # Raise it whenever the graph of the same file changes: it is part of cache keys and fingerprints.
-BUILDER_VERSION = 1
+BUILDER_VERSION = 2
 
 
 def build_decoder(config: ModelConfig, weights: GraphWeights) -> ov.Model:
@@ -42,16 +42,17 @@ class _Decoder:
         self.rotary = Rotary(self.positions, config.rope)
         self.wide_mask = ops.convert(ops.unsqueeze(ops.unsqueeze(self.mask, constant(1)), constant(1)), "f32")
         self.sinks: list[Node] = []
+        self.wide: dict[str, Node] = {}
 
     def build(self) -> ov.Model:
         embedding = self.weights.matrix("token_embd.weight")
-        x = ops.gather(embedding, ops.convert(self.ids, "i32"), constant(0, np.int32))
+        rows = ops.gather(embedding, ops.convert(self.ids, "i32"), constant(0, np.int32))
+        x = looked_up(rows, self.config.hidden, self.weights.residual_columns("token_embd.weight"))
         for layer in range(self.config.layers):
             x = ops.add(x, self.attention(layer, self.norm(x, f"blk.{layer}.attn_norm")))
             x = ops.add(x, self.feed_forward(layer, self.norm(x, f"blk.{layer}.ffn_norm")))
         x = ops.gather(self.norm(x, "output_norm"), self.rows, constant(0))
-        head = embedding if self.config.tied_head else self.weights.matrix("output.weight")
-        logits = ops.matmul(x, head, False, True)
+        logits = self.product(x, "token_embd.weight" if self.config.tied_head else "output.weight")
         logits.output(0).set_names({"logits"})
         inputs = [self.ids, self.positions, self.mask, self.beam, self.rows]
         return ov.Model([ops.result(logits)], self.sinks, inputs, self.config.architecture)
@@ -60,10 +61,21 @@ class _Decoder:
         return rms_norm(x, self.weights.vector(f"{name}.weight"), self.config.rms_eps)
 
     def linear(self, x: Node, name: str, order: RowOrder | None = None) -> Node:
-        y = ops.matmul(x, self.weights.matrix(f"{name}.weight", order), False, True)
+        y = self.product(x, f"{name}.weight", order)
         if self.weights.has(f"{name}.bias"):
             y = ops.add(y, ops.constant(self.weights.vector(f"{name}.bias", order).reshape(1, 1, -1)))
         return y
+
+    def product(self, x: Node, name: str, order: RowOrder | None = None) -> Node:
+        """x · Wᵀ; the input is widened where the weight has residual columns, once for all weights it feeds."""
+        matrix, extra = self.weights.matrix(name, order), self.weights.residual_columns(name)
+        if not extra:
+            return ops.matmul(x, matrix, False, True)
+        key = x.get_friendly_name()
+        if key not in self.wide:
+            columns = x.get_output_partial_shape(0)[-1].get_length()
+            self.wide[key] = widened(x, columns, extra)
+        return ops.matmul(self.wide[key], matrix, False, True)
 
     def feed_forward(self, layer: int, x: Node) -> Node:
         """SwiGLU (Shazeer 2020)."""

@@ -41,7 +41,7 @@ def open_openvino(source: GgufModel, spec: LoadModel, progress: Progress) -> Bac
     """
     if spec.device != "CPU":
         raise LoadError("unsupported_device", f"the device {spec.device} is not supported yet; CPU is")
-    weight_bytes = sum(held_bytes(t.type, t.elements) for t in source.tensors.values() if len(t.shape) == 2)
+    weight_bytes = sum(held_bytes(t.type, *t.shape) for t in source.tensors.values() if len(t.shape) == 2)
     _require_memory(weight_bytes)
     tokenizer = read_tokenizer(source)
     progress(LoadStage.BUILDING)
