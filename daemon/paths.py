@@ -58,6 +58,15 @@ def resolve_paths(environ: os._Environ[str] | dict[str, str] | None = None) -> P
     else:
         dirs = PlatformDirs("agentserve", appauthor=False)
         config, data, cache = dirs.user_config_path, dirs.user_data_path, dirs.user_cache_path
-        log, runtime = dirs.user_log_path, dirs.user_runtime_path
+        log, runtime = dirs.user_log_path, _runtime_dir(environ, dirs)
     store = Path(models).expanduser().absolute() if models else data / "models"
     return Paths(config, data, cache, log, runtime, store)
+
+
+def _runtime_dir(environ: os._Environ[str] | dict[str, str], dirs: PlatformDirs) -> Path:
+    """Where the session's own folder is missing, as in containers, the state folder holds the lock.
+
+    The session's folder is found without its variable too, so that a cron job meets the same daemon.
+    """
+    session = Path(environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}")
+    return session / "agentserve" if session.is_dir() else dirs.user_state_path / "run"
