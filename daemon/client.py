@@ -1,0 +1,159 @@
+"""How CLI and TUI talk to the running daemon. Light on purpose: `http.client` and msgspec, nothing else.
+
+Errors of the daemon come back as the exceptions of `errors`, with the daemon's own text.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from .errors import AgentserveError, NotRunning, RequestError
+from .instance import Instance, running_instance
+from .paths import Paths
+from .snapshot import StatusSnapshot
+
+_WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+_NOT_RUNNING = "agentserve is not running; start it with `agentserve up`"
+
+
+@dataclass(frozen=True, slots=True)
+class ChatDelta:
+    """A piece of the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChatEnd:
+    """The end of the answer: why, the token counts, and the `agentserve` block of the last frame."""
+
+    finish_reason: str
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+
+ChatEvent = ChatDelta | ChatEnd
+
+
+class DaemonClient:
+    """Requests to one daemon; each opens its own connection. `timeout` (seconds) bounds the short ones."""
+
+    def __init__(self, host: str, port: int, timeout: float = 10.0) -> None:
+        self.host = _WILDCARDS.get(host, host)
+        self.port = port
+        self.timeout = timeout
+        self.instance: Instance | None = None
+
+    @classmethod
+    def discover(cls, paths: Paths, timeout: float = 10.0) -> DaemonClient:
+        """The client of the daemon that runs for this user. Raises NotRunning."""
+        instance = running_instance(paths)
+        if instance is None:
+            raise NotRunning(_NOT_RUNNING)
+        client = cls(instance.host, instance.port, timeout)
+        client.instance = instance
+        return client
+
+    @property
+    def base_url(self) -> str:
+        """What `OPENAI_BASE_URL` must be for this daemon."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}/v1"
+
+    def status(self) -> StatusSnapshot:
+        """The daemon's state now. Raises NotRunning when it can't be reached."""
+        return msgspec.json.decode(self._call("GET", "/agentserve/v1/status"), type=StatusSnapshot)
+
+    def shutdown(self, *, drain: bool = True) -> None:
+        """Asks the daemon to stop, after its running requests or at once; returns before it has stopped."""
+        self._call("POST", "/agentserve/v1/shutdown", {"drain": drain})
+
+    def stream_chat(
+        self, messages: Sequence[Mapping[str, Any]], *, model: str, **options: Any
+    ) -> Generator[ChatEvent, None, None]:
+        """Streams an answer: any number of ChatDelta, then one ChatEnd. Closing the iterator cancels it.
+
+        `options` are fields of the OpenAI chat request, such as max_tokens; None values are left out.
+        Raises RequestError when the daemon refuses or fails, AgentserveError when the stream breaks off.
+        """
+        body = {key: value for key, value in options.items() if value is not None}
+        body |= {"model": model, "messages": list(messages), "stream": True}
+        body["stream_options"] = {"include_usage": True}
+        with self._response("POST", "/v1/chat/completions", body, timeout=None) as response:
+            yield from _chat_events(_frames(response))
+
+    def _call(self, method: str, path: str, body: Any = None) -> bytes:
+        with self._response(method, path, body, self.timeout) as response:
+            return response.read()
+
+    @contextmanager
+    def _response(
+        self, method: str, path: str, body: Any, timeout: float | None
+    ) -> Iterator[http.client.HTTPResponse]:
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=self.timeout)
+        try:
+            _connect(connection)
+            payload = None if body is None else msgspec.json.encode(body)
+            assert connection.sock is not None
+            connection.sock.settimeout(timeout)
+            connection.request(method, path, payload, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            _raise_for_status(response)
+            yield response
+        except (http.client.HTTPException, OSError) as error:
+            raise AgentserveError("The connection to agentserve broke off; see `agentserve logs`") from error
+        finally:
+            connection.close()
+
+
+def _connect(connection: http.client.HTTPConnection) -> None:
+    try:
+        connection.connect()
+    except OSError:
+        raise NotRunning(_NOT_RUNNING) from None
+
+
+def _raise_for_status(response: http.client.HTTPResponse) -> None:
+    if response.status < 400:
+        return
+    text = response.read().decode("utf-8", "replace")
+    try:
+        error = json.loads(text)["error"]
+        failure = RequestError(error["message"], param=error["param"], code=error["code"])
+    except (ValueError, KeyError, TypeError):
+        failure = RequestError(text.strip() or f"HTTP status {response.status}")
+    failure.status = response.status
+    raise failure
+
+
+def _frames(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
+    for line in response:
+        data = line.strip().removeprefix(b"data: ")
+        if data == b"[DONE]":
+            return
+        if data:
+            yield msgspec.json.decode(data)
+    raise http.client.IncompleteRead(b"")
+
+
+def _chat_events(frames: Iterator[dict[str, Any]]) -> Iterator[ChatEvent]:
+    end: ChatEnd | None = None
+    for frame in frames:
+        if "error" in frame:
+            raise RequestError(frame["error"]["message"], code=frame["error"]["code"])
+        for choice in frame["choices"]:
+            if text := choice["delta"].get("content"):
+                yield ChatDelta(text)
+            if reason := choice.get("finish_reason"):
+                end = ChatEnd(reason, record=frame.get("agentserve", {}))
+        if end and frame.get("usage"):
+            end = ChatEnd(end.finish_reason, frame["usage"], end.record)
+    if end is not None:
+        yield end

@@ -1,0 +1,105 @@
+"""What the daemon answers about itself. None of it loads a model, asks a worker or shows a path."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from .. import __version__
+from .errors import InvalidRequest
+from .lifecycle import State
+from .service import Service
+from .snapshot import StatusSnapshot
+from .streams import read_body
+
+_MAX_BODY = 1024
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    """Any dataclass, dictionary or list as a JSON response."""
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+def health_routes(service: Service) -> list[Route]:
+    """`/`, the health checks, and the daemon's own status and shutdown."""
+
+    async def root(_request: Request) -> Response:
+        return PlainTextResponse("agentserve is running")
+
+    async def health(_request: Request) -> Response:
+        return json_response(_health(service.snapshot()))
+
+    async def live(_request: Request) -> Response:
+        return json_response({"status": "alive", "alive": True, "version": __version__})
+
+    async def ready(_request: Request) -> Response:
+        reasons = _reasons(service.snapshot())
+        answer = {"status": "not_ready" if reasons else "ready", "ready": not reasons, "reasons": reasons}
+        return json_response(answer, 503 if reasons else 200)
+
+    async def status(_request: Request) -> Response:
+        return json_response(service.snapshot())
+
+    async def shutdown(request: Request) -> Response:
+        wish = _wish(await read_body(request.scope, request.receive, _MAX_BODY))
+        service.request_shutdown(wish.drain)
+        return json_response({"stopping": True, "active": len(service.ledger.active)}, 202)
+
+    return [
+        Route("/", root),
+        Route("/health", health),
+        Route("/health/live", live),
+        Route("/health/ready", ready),
+        Route("/agentserve/v1/status", status),
+        Route("/agentserve/v1/shutdown", shutdown, methods=["POST"]),
+    ]
+
+
+class _Shutdown(msgspec.Struct):
+    drain: bool = True
+
+
+def _wish(body: bytes) -> _Shutdown:
+    try:
+        return msgspec.json.decode(body or b"{}", type=_Shutdown)
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"The request body is wrong: {error}", code="invalid_json") from None
+
+
+def _health(snapshot: StatusSnapshot) -> dict[str, Any]:
+    failed = [worker for worker in snapshot.workers if worker.state == State.FAILED.value]
+    is_degraded = bool(failed) or snapshot.startup.phase == "failed"
+    return {
+        "status": "degraded" if is_degraded else "healthy",
+        "version": snapshot.version,
+        "uptime_s": snapshot.uptime_s,
+        "models": [
+            {
+                "name": worker.name,
+                "state": worker.state,
+                "device": worker.model.device if worker.model else None,
+                "error": worker.error,
+            }
+            for worker in snapshot.workers
+        ],
+        "queue": {"active": snapshot.requests.active, "queued": snapshot.requests.queued},
+        "requests": snapshot.requests,
+        "memory": {
+            "daemon_rss_bytes": snapshot.rss_bytes,
+            "worker_rss_bytes": sum(worker.rss_bytes for worker in snapshot.workers),
+        },
+    }
+
+
+def _reasons(snapshot: StatusSnapshot) -> list[str]:
+    startup = snapshot.startup
+    reasons = []
+    if startup.phase != "ready":
+        reasons.append(f"start: {startup.error or startup.detail or startup.phase}")
+    if snapshot.draining:
+        reasons.append("shutting down")
+    return reasons

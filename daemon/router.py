@@ -1,0 +1,226 @@
+"""From the name in a request to the worker that serves it.
+
+Which model a name means, and what is stopped to make room, are decided by pure functions; `Router` acts on
+them. The requested model is the one that runs: an unknown name is an error, never another model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from ..engine.protocol import LoadModel, ModelInfo
+from .config import Settings
+from .errors import ModelNotFound, QueueFull, StoreError, Unavailable
+from .lifecycle import State
+from .model_names import parse_name
+from .registry import ModelStore, StoredModel, UnknownModel
+from .supervisor import Supervisor
+from .worker_process import Command, worker_command
+
+REFERENCE = "reference"
+MOCK_DEVICE = "mock"
+# Clients give up on a response without headers after 120 s at the earliest, and then ask anew.
+_LOAD_PATIENCE_S = 100.0
+_RETRY_AFTER_S = 5
+
+
+class Target(NamedTuple):
+    """A model that can be loaded. `digest` keeps apart what a name meant before and after a new pull."""
+
+    name: str
+    digest: str
+    path: Path | None
+
+
+class Slot(NamedTuple):
+    """What the choice of a victim knows of a loaded model; `last_used` is on a monotonic clock."""
+
+    target: Target
+    holders: int
+    last_used: float
+
+
+def choose_victim(slots: Iterable[Slot], limit: int) -> Target | None:
+    """What to stop before one more model may be loaded; None when there is room.
+
+    Takes the least recently used of those that nobody holds. Raises Unavailable when all are held.
+    """
+    loaded = list(slots)
+    if len(loaded) < limit:
+        return None
+    idle = [slot for slot in loaded if slot.holders == 0]
+    if not idle:
+        raise Unavailable(
+            f"All {len(loaded)} loaded models are busy and no more than {limit} may be loaded at once "
+            "(max_loaded_models)",
+            code="device_busy",
+            retry_after=_RETRY_AFTER_S,
+        )
+    return min(idle, key=lambda slot: slot.last_used).target
+
+
+def canonical_name(name: str, aliases: Mapping[str, str]) -> str:
+    """The configured aliases applied once; an alias may be given with or without the tag `latest`."""
+    return aliases.get(name) or aliases.get(name.removesuffix(":latest")) or name
+
+
+def find_in_store(store: ModelStore, name: str) -> StoredModel:
+    """The stored model called `name`. Raises ModelNotFound, and Unavailable when the store is damaged."""
+    try:
+        parse_name(name)
+    except StoreError:
+        raise ModelNotFound(f"There is no model {name!r}. See `agentserve list`", param="model") from None
+    try:
+        return store.resolve(name)
+    except UnknownModel as error:
+        raise ModelNotFound(str(error), param="model") from None
+    except StoreError as error:
+        raise Unavailable("The model store can't be read; see `agentserve list`") from error
+
+
+@dataclass(slots=True)
+class _Place:
+    supervisor: Supervisor
+    holders: int = 0
+    last_used: float = 0.0
+
+    @property
+    def is_loaded(self) -> bool:
+        return self.holders > 0 or self.supervisor.state not in (State.STOPPED, State.FAILED)
+
+
+@dataclass(slots=True)
+class Router:
+    """Owns the supervisors. `on_change` is called when any of them changes."""
+
+    settings: Settings
+    store: ModelStore
+    compile_cache: Path | None = None
+    command: Command = worker_command
+    on_change: Callable[[], None] = lambda: None
+    closed: bool = False
+    _places: dict[Target, _Place] = field(default_factory=dict)
+    _placing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def default_model(self) -> str:
+        return REFERENCE if self.settings.mock else self.settings.model
+
+    def supervisors(self) -> tuple[Supervisor, ...]:
+        """All that have been asked for and not evicted since, running or not."""
+        return tuple(place.supervisor for place in self._places.values())
+
+    async def resolve(self, name: str) -> Target:
+        """What a request for `name` runs. Raises ModelNotFound or Unavailable."""
+        wanted = canonical_name(name, self.settings.aliases)
+        if self.settings.mock:
+            return _reference(wanted)
+        model = await asyncio.to_thread(find_in_store, self.store, wanted)
+        return Target(model.name, model.digest, model.path)
+
+    @asynccontextmanager
+    async def hold(self, name: str) -> AsyncIterator[Supervisor]:
+        """The supervisor for `name`, which is not evicted while the block runs. It may have to load first.
+
+        Raises ModelNotFound, QueueFull, and Unavailable when closed or when there is no room.
+        """
+        target = await self.resolve(name)
+        place = await self._place_for(target)
+        self._check_open()
+        self._check_queue(place)
+        place.holders += 1
+        try:
+            yield place.supervisor
+        finally:
+            place.holders -= 1
+            place.last_used = time.monotonic()
+
+    async def ready(self, supervisor: Supervisor, patience: float = _LOAD_PATIENCE_S) -> ModelInfo:
+        """The model of a held supervisor, loaded if need be. The load goes on after `patience` seconds.
+
+        Raises Unavailable when it can't be loaded, is still loading, or the router is closed.
+        """
+        self._check_open()
+        try:
+            async with asyncio.timeout(patience):
+                return await supervisor.ensure_ready()
+        except TimeoutError:
+            name = supervisor.load.name
+            raise Unavailable(
+                f"{name} is still loading", code="model_loading", retry_after=_RETRY_AFTER_S
+            ) from None
+
+    def close(self) -> None:
+        """From now on no request is taken up."""
+        self.closed = True
+
+    async def stop(self) -> None:
+        """Closes and ends all workers; requests that they still have fail as Unavailable."""
+        self.close()
+        await asyncio.gather(*(supervisor.stop() for supervisor in self.supervisors()))
+
+    def kill(self) -> None:
+        """Closes and ends all workers the hard way."""
+        self.close()
+        for supervisor in self.supervisors():
+            supervisor.kill()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise Unavailable("agentserve is shutting down", code="shutting_down", retry_after=_RETRY_AFTER_S)
+
+    def _check_queue(self, place: _Place) -> None:
+        waiting = place.holders - 1
+        if waiting >= self.settings.max_queue_depth:
+            raise QueueFull(f"{max(waiting, 0)} requests are waiting for this model already", _RETRY_AFTER_S)
+
+    async def _place_for(self, target: Target) -> _Place:
+        place = self._places.get(target)
+        if place is None or not place.is_loaded:
+            # One at a time, or two models would take the last room.
+            async with self._placing:
+                place = self._places.get(target)
+                if place is None or not place.is_loaded:
+                    await self._make_room()
+                    place = self._places.setdefault(target, _Place(self._supervisor(target)))
+        return place
+
+    async def _make_room(self) -> None:
+        loaded = [
+            Slot(target, place.holders, place.last_used)
+            for target, place in self._places.items()
+            if place.is_loaded
+        ]
+        victim = choose_victim(loaded, self.settings.max_loaded_models)
+        if victim is not None:
+            await self._places.pop(victim).supervisor.stop()
+
+    def _supervisor(self, target: Target) -> Supervisor:
+        settings = self.settings
+        load = LoadModel(
+            name=target.name,
+            model_path=None if target.path is None else str(target.path),
+            device=MOCK_DEVICE if target.path is None else settings.device,
+            threads=settings.threads,
+            max_context=settings.max_context,
+            kv_budget_bytes=settings.kv_budget,
+            exact=settings.exact,
+            compile_cache_dir=None if self.compile_cache is None else str(self.compile_cache),
+            reference_step_s=settings.reference_step,
+        )
+        return Supervisor(load, settings.load_timeout, self.command, lambda: self.on_change())
+
+
+def _reference(name: str) -> Target:
+    if name.removesuffix(":latest") != REFERENCE:
+        raise ModelNotFound(
+            f"There is no model {name!r}: agentserve runs with mock and serves only {REFERENCE!r}",
+            param="model",
+        )
+    return Target(REFERENCE, "", None)

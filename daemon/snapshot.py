@@ -1,0 +1,101 @@
+"""What the daemon says about itself: frozen, made by the daemon, shown by CLI and TUI.
+
+`GET /agentserve/v1/status` is a `StatusSnapshot` as JSON; start progress is a line of `StartupSnapshot`.
+Sizes are bytes, times seconds, `started_at` unix seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..engine.protocol import ModelInfo, SelfTest
+
+__all__ = [
+    "ModelInfo",
+    "RequestCounts",
+    "SelfTest",
+    "StartupSnapshot",
+    "StatusSnapshot",
+    "WorkerSnapshot",
+]
+
+Phase = Literal["starting", "pulling", "loading", "ready", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class StartupSnapshot:
+    """How far the start is. `detail` is for people; `bytes_total` is 0 where nothing is measured.
+
+    `error` is set in the phase `failed` and is one line that says what to do. `port` is 0 until known.
+    """
+
+    phase: Phase
+    detail: str = ""
+    bytes_done: int = 0
+    bytes_total: int = 0
+    error: str | None = None
+    pid: int = 0
+    port: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestCounts:
+    """Generation requests since the start, by where they are or how they ended, and their tokens."""
+
+    active: int = 0
+    queued: int = 0
+    done: int = 0
+    cancelled: int = 0
+    error: int = 0
+    rejected: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+
+    @property
+    def received(self) -> int:
+        return self.active + self.done + self.cancelled + self.error + self.rejected
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSnapshot:
+    """One worker process: `state` is a value of lifecycle.State, `error` why it failed last."""
+
+    name: str
+    state: str
+    pid: int | None = None
+    load_stage: str | None = None
+    load_s: float = 0.0
+    compile_cache_hit: bool = False
+    model: ModelInfo | None = None
+    self_test: SelfTest | None = None
+    error: str | None = None
+    rss_bytes: int = 0
+    blocks_used: int = 0
+    blocks_total: int = 0
+    requests_running: int = 0
+    requests_queued: int = 0
+    tokens_prefilled: int = 0
+    tokens_generated: int = 0
+    prefill_tokens_per_s: float = 0.0
+    decode_tokens_per_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StatusSnapshot:
+    """The whole daemon at one moment. `rss_bytes` is the daemon's own, without its workers."""
+
+    version: str
+    pid: int
+    started_at: float
+    uptime_s: float
+    host: str
+    port: int
+    default_model: str
+    mock: bool
+    draining: bool
+    rss_bytes: int
+    startup: StartupSnapshot
+    requests: RequestCounts
+    workers: tuple[WorkerSnapshot, ...] = ()
