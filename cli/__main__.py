@@ -1,0 +1,5 @@
+"""`python -m agentserve.cli`."""
+
+from .app import main
+
+main()

@@ -1,0 +1,73 @@
+"""The only writer of standard output: answers, tables, and JSON for programs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+
+CLOSED = 141
+"""The exit code when whoever read our output closed it: what a shell shows for SIGPIPE."""
+
+
+def line(text: str = "") -> None:
+    """One line of data."""
+    _write(f"{text}\n")
+
+
+def piece(text: str) -> None:
+    """A part of a line, shown at once."""
+    _write(text)
+    flush()
+
+
+def flush() -> None:
+    """Hands on what was written; ends the command when nobody reads it any more."""
+    _write("", flush=True)
+
+
+def json(value: object) -> None:
+    """Any dataclass, mapping or list as indented JSON."""
+    import msgspec
+
+    encoded = msgspec.json.format(msgspec.json.encode(value), indent=2)
+    line(encoded.decode())
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Columns aligned with spaces, so that `awk` and eyes can both read them."""
+    grid = [tuple(heads), *(tuple(row) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
+    for row in grid:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        line("  ".join(cells).rstrip())
+
+
+def facts(pairs: Iterable[tuple[str, str]]) -> None:
+    """Labelled lines; a label that is empty continues the one above."""
+    shown = list(pairs)
+    width = max((len(label) for label, _ in shown), default=0)
+    for label, text in shown:
+        line(f"{label.ljust(width)}  {text}")
+
+
+def ask(prompt: str) -> str | None:
+    """A line typed by a person, with history and editing; None at the end of input."""
+    import readline  # noqa: F401 (its import is what gives input() editing)
+
+    try:
+        return input(prompt).strip()
+    except EOFError:
+        line()
+        return None
+
+
+def _write(text: str, *, flush: bool = False) -> None:
+    try:
+        sys.stdout.write(text)
+        if flush:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # The interpreter flushes once more at its exit: into nothing.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(CLOSED) from None
