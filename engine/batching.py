@@ -22,11 +22,18 @@ class Work:
     samples: bool
 
 
-def next_work(running: Items[Sequence], chunk: int) -> Work | None:
-    """What to compute next, at most `chunk` tokens of it; None when there is nothing to do."""
+def next_work(running: Items[Sequence], chunk: int, at_boundaries: bool = False) -> Work | None:
+    """What to compute next, at most `chunk` tokens of it; None when there is nothing to do.
+
+    `at_boundaries` lets a step end where recurrent state is worth storing: after the system text, before the last
+    user turn, and before the last token of the prompt, which a repeated prompt has to compute anew.
+    """
     if not running:
         return None
     sequence = running[0]
+    if at_boundaries:
+        stops = (sequence.stable, sequence.turn_start, len(sequence.prompt) - 1)
+        chunk = min([chunk, *(stop - sequence.committed for stop in stops if stop > sequence.committed)])
     tokens = tuple(sequence.uncomputed(chunk))
     return Work(sequence, tokens, sequence.committed + len(tokens) == sequence.known)
 

@@ -10,10 +10,15 @@ import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
+import numpy as np
+
 from .batching import Work, next_work, plan_step
+from .block_cache import BlockCache, Match
 from .config import EngineConfig
-from .kv_pool import BlockPool
+from .conversations import Conversations
+from .kv_pool import OutOfBlocks
 from .pace import Pace
+from .planner import Known, PrefixPlan, plan_prefix
 from .protocol import (
     CancelReason,
     Failed,
@@ -31,7 +36,7 @@ Emit = Callable[[RequestEvent], None]
 
 
 class Engine:
-    """Runs sequences on one runner, whose pool has `blocks` KV blocks and `state_rows` rows of state.
+    """Runs sequences on one runner, whose blocks and state rows `cache` knows.
 
     `stop_tokens` end a turn. `emit` is called on the engine thread and must not block.
     """
@@ -41,8 +46,7 @@ class Engine:
         runner: Runner,
         config: EngineConfig,
         stop_tokens: frozenset[int],
-        blocks: int,
-        state_rows: int,
+        cache: BlockCache,
         emit: Emit,
     ) -> None:
         self._runner = runner
@@ -52,10 +56,12 @@ class Engine:
         self._arrivals: SimpleQueue[Sequence] = SimpleQueue()
         self._known: dict[str, Sequence] = {}
         self._running: list[Sequence] = []
-        self.blocks = BlockPool(blocks)
-        self.state_rows = BlockPool(state_rows)
+        self._has_state = runner.geometry.state_bytes > 0
+        self.cache = cache
+        self.conversations = Conversations()
         self.pace = Pace(config)
         self.tokens_prefilled = 0
+        self.tokens_reused = 0
         self.tokens_generated = 0
 
     @property
@@ -84,7 +90,7 @@ class Engine:
         self._take_arrivals()
         self._drop_cancelled()
         self._start_next()
-        work = next_work(self._running[:1], self.pace.chunk)
+        work = next_work(self._running[:1], self.pace.chunk, at_boundaries=self._has_state)
         if work is None:
             return False
         begun = time.perf_counter()
@@ -100,10 +106,12 @@ class Engine:
         self._drop_cancelled()
 
     def check_integrity(self) -> None:
-        """Asserts that references and holders of blocks and state rows agree."""
+        """Asserts that references and holders of blocks and state rows agree, and that the index is sound."""
         sessions = [s.session for s in self._running if s.session]
-        self.blocks.check_integrity([s.block_table for s in sessions])
-        self.state_rows.check_integrity([[s.state_row] for s in sessions if s.state_row is not None])
+        self.cache.blocks.check_integrity([s.block_table for s in sessions])
+        held = [s.state_rows for s in sessions]
+        self.cache.state_rows.check_integrity([*held, self.cache.holders_of_state()])
+        self.cache.check_integrity()
 
     def _take_arrivals(self) -> None:
         while True:
@@ -117,18 +125,56 @@ class Engine:
             self._finish(sequence, "cancelled")
 
     def _start_next(self) -> None:
-        """Gives the first sequence its session, and room for all that it may become."""
+        """Plans the first sequence's prefix and gives it a session with room for all that it may become."""
         if not self._running or self._running[0].session:
             return
         sequence = self._running[0]
-        session = Session(self._runner.geometry, self.blocks, self.state_rows)
-        if session.state_row is not None:
-            self._runner.clear_state(session.state_row)
-        # One more than it can commit: a dummy row of exact mode needs a place too.
-        session.reserve(len(sequence.prompt) + sequence.max_new_tokens + 1)
-        sequence.session = session
+        match = self.cache.match(sequence.namespace, sequence.prompt, len(sequence.prompt) - 1)
+        plan = self._plan(sequence, match)
+        self.cache.touch(match)
+        try:
+            sequence.session = self._open_session(sequence, match)
+        except OutOfBlocks as error:
+            self.fail_running("kv_over_budget", f"the KV cache is too full for this request: {error}")
+            return
+        sequence.cached_tokens = plan.cached_tokens
+        self.tokens_reused += plan.cached_tokens
         sequence.stamps.started = time.monotonic()
-        self._emit(Started(sequence.request_id, "rebuild", 0, "cold"))
+        sequence.conversation = self.conversations.record(
+            plan.continues, sequence.namespace, sequence.session_id, plan.action
+        )
+        self._emit(
+            Started(
+                request_id=sequence.request_id,
+                prefix_action=plan.action,
+                cached_tokens=plan.cached_tokens,
+                cache_miss_reason=plan.miss_reason,
+                first_difference=plan.first_difference,
+                session_id=sequence.conversation.id,
+            )
+        )
+
+    def _plan(self, sequence: Sequence, match: Match) -> PrefixPlan:
+        namespace, prompt = sequence.namespace, sequence.prompt
+        known = Known(
+            usable=match.length,
+            stored=self.cache.stored(namespace, prompt),
+            namespace_empty=not self.cache.knows(namespace),
+            evicted=self.cache.was_evicted(match, prompt),
+        )
+        named = self.conversations.get(namespace, sequence.session_id) if sequence.session_id else None
+        return plan_prefix(len(prompt), known, self.conversations.nearest(namespace, prompt), named)
+
+    def _open_session(self, sequence: Sequence, match: Match) -> Session:
+        session = Session(self.cache, self._runner.geometry, sequence.namespace, sequence.stable)
+        # One more than it can commit: a dummy row of exact mode needs a place too.
+        room = len(sequence.prompt) + sequence.max_new_tokens + 1
+        try:
+            session.begin(match, room, self._runner)
+        except OutOfBlocks:
+            session.close()
+            raise
+        return session
 
     def _commit(self, work: Work, logits: Logits, seconds: float) -> None:
         sequence = work.sequence
@@ -139,6 +185,8 @@ class Engine:
         else:
             self.pace.decoded(len(work.tokens), seconds)
         sequence.session.commit(work.tokens)
+        if sequence.is_prefilling and self._has_state:
+            sequence.session.checkpoint(self._runner)
         if work.samples:
             self._accept(sequence, sequence.sampler.sample(logits[-1], sequence.known))
 
@@ -196,6 +244,10 @@ class Engine:
     def _forget(self, sequence: Sequence) -> None:
         self._running.remove(sequence)
         del self._known[sequence.request_id]
-        if sequence.session is not None:
-            sequence.session.close()
-            sequence.session = None
+        session, sequence.session = sequence.session, None
+        if session is None:
+            return
+        if sequence.conversation is not None:
+            sequence.conversation.tokens = np.array(session.tokens, np.int32)
+            sequence.conversation.turn_start = sequence.turn_start
+        session.close()

@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass, replace
 
 from .backend import Backend, Progress
+from .block_cache import BlockCache
 from .config import EngineConfig
 from .gguf_source import open_gguf
 from .memory import available_bytes, plan_kv
@@ -31,6 +32,10 @@ class LoadedModel:
     state_rows: int
     self_test: SelfTest
     cache_hit: bool
+
+    def block_cache(self) -> BlockCache:
+        """A new, empty index over the pools; there must be one only."""
+        return BlockCache(self.info.fingerprint, self.blocks, self.state_rows, self.info.block_tokens)
 
 
 def load(spec: LoadModel, progress: Progress) -> LoadedModel:

@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Literal
 
 FinishReason = Literal["stop", "length", "cancelled"]
+MissReason = Literal["cold", "diverged", "diverged_at_start", "too_short", "no_checkpoint", "evicted"]
 PrefixAction = Literal["exact", "append", "message_append", "restore", "truncate", "fork", "rebuild"]
 
 
@@ -83,7 +84,8 @@ class GenerateRequest:
     """A request free of any wire dialect. Exactly one of `messages` and `prompt` is given.
 
     `prompt` is text or token ids, taken as they are. `tools_json` and `template_options_json` are JSON texts
-    (a list, an object) handed to the chat template. `max_new_tokens` None means up to the context.
+    (a list, an object) handed to the chat template. `max_new_tokens` None means up to the context. Nothing is
+    reused across namespaces. `session_id` names a conversation to continue or start.
     """
 
     request_id: str
@@ -95,6 +97,7 @@ class GenerateRequest:
     max_new_tokens: int | None = None
     stop: tuple[str, ...] = ()
     namespace: str = ""
+    session_id: str | None = None
 
 
 # ---- daemon → worker
@@ -225,12 +228,18 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The engine took the request up: the prefix is planned and prefill begins."""
+    """The engine took the request up: the prefix is planned and prefill begins.
+
+    `first_difference` is the position of the first prompt token that parts it from the nearest known text.
+    `session_id` names the conversation that the request continues or starts.
+    """
 
     request_id: str
     prefix_action: PrefixAction
     cached_tokens: int
-    cache_miss_reason: str | None
+    cache_miss_reason: MissReason | None
+    first_difference: int | None = None
+    session_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,9 +295,12 @@ class WorkerStats:
     rss_bytes: int
     blocks_total: int
     blocks_used: int
+    blocks_cached: int
+    sessions: int
     requests_running: int
     requests_queued: int
     tokens_prefilled: int
+    tokens_reused: int
     tokens_generated: int
     prefill_tokens_per_s: float
     decode_tokens_per_s: float

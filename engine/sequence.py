@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
+from .conversations import Conversation
 from .protocol import CancelReason, Timings
 from .sampling import Sampler
 from .session import Session
@@ -40,7 +41,8 @@ class Sequence:
     """A request from its arrival to its end. It dies with the request; the session may outlive it.
 
     The tokens known are `prompt + output`. Those before `session.committed` are computed, the rest is what the
-    next steps have to feed: a part of the prompt, or the token sampled last. `max_new_tokens` is at least 1.
+    next steps have to feed: a part of the prompt, or the token sampled last. `max_new_tokens` is at least 1. `stable`
+    and `turn_start` are those of `prompting.Prompt`.
     """
 
     request_id: str
@@ -49,7 +51,12 @@ class Sequence:
     sampler: Sampler
     text: TextStream
     stamps: Stamps
+    namespace: str = ""
+    session_id: str | None = None
+    stable: int = 0
+    turn_start: int = 0
     session: Session | None = None
+    conversation: Conversation | None = None
     output: list[int] = field(default_factory=list)
     cached_tokens: int = 0
     unsent_tokens: int = 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 
 from .gguf_metadata import Metadata
 from .gguf_source import GgufModel
@@ -44,9 +45,14 @@ class Tokenizer:
         With `add_special` the model's own tokens for a raw text come before and after it. Lone surrogates, which
         UTF-8 can't hold, count as question marks.
         """
-        clean = text.encode("utf-8", "replace").decode()
-        ids = self._encoder.encode(clean, add_special_tokens=False).ids
+        ids = self._encoder.encode(_clean(text), add_special_tokens=False).ids
         return [*self._before, *ids, *self._after] if add_special else list(ids)
+
+    def encode_marked(self, text: str, marks: Sequence[int]) -> tuple[list[int], list[int]]:
+        """The tokens of `text`, and for each character position in `marks` how many tokens lie wholly before it."""
+        encoding = self._encoder.encode(_clean(text), add_special_tokens=False)
+        ends = [end for _, end in encoding.offsets]
+        return list(encoding.ids), [bisect_right(ends, mark) for mark in marks]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of the tokens without control tokens; bytes that are not UTF-8 become U+FFFD."""
@@ -75,3 +81,8 @@ def _end_ids(vocabulary: Vocabulary) -> frozenset[int]:
     return frozenset(
         by_text | {vocabulary.named[name] for name in ("eos", "eot", "eom") if name in vocabulary.named}
     )
+
+
+def _clean(text: str) -> str:
+    """The text with question marks for lone surrogates, as many characters long."""
+    return text.encode("utf-8", "replace").decode()

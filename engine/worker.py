@@ -75,7 +75,7 @@ class Worker:
         self._outbox = outbox
         self._model = model
         stops = model.prompter.tokenizer.eos_ids
-        self._engine = Engine(model.runner, model.config, stops, model.blocks, model.state_rows, outbox.put)
+        self._engine = Engine(model.runner, model.config, stops, model.block_cache(), outbox.put)
         self._stats = StatsReporter(self._engine, outbox.put)
         self._work = threading.Event()
         self._stopping = False
@@ -122,8 +122,8 @@ class Worker:
         """Answers Accepted or Rejected; what is accepted goes to the engine."""
         stamps, prompter = Stamps(time.monotonic()), self._model.prompter
         try:
-            tokens = prompter.tokens(request)
-            sequence = prompter.sequence(request, tokens, stamps)
+            prompt = prompter.prompt(request)
+            sequence = prompter.sequence(request, prompt, stamps)
         except PromptError as error:
             self._outbox.put(_rejected(request.request_id, error, prompter.context_length))
             return
@@ -132,7 +132,7 @@ class Worker:
         self._outbox.put(
             Accepted(
                 request_id=request.request_id,
-                prompt_tokens=len(tokens),
+                prompt_tokens=len(prompt.tokens),
                 max_new_tokens=sequence.max_new_tokens,
                 clipped=asked is not None and asked > sequence.max_new_tokens,
                 queue_position=self._engine.load,

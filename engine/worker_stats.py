@@ -36,11 +36,14 @@ class StatsReporter:
         running = engine.running
         return WorkerStats(
             rss_bytes=resident_bytes(),
-            blocks_total=engine.blocks.size,
-            blocks_used=engine.blocks.used,
+            blocks_total=engine.cache.blocks.size,
+            blocks_used=engine.cache.blocks.used,
+            blocks_cached=engine.cache.blocks.cached,
+            sessions=len(engine.conversations),
             requests_running=running,
             requests_queued=engine.load - running,
             tokens_prefilled=engine.tokens_prefilled,
+            tokens_reused=engine.tokens_reused,
             tokens_generated=engine.tokens_generated,
             prefill_tokens_per_s=engine.pace.prefill_rate,
             decode_tokens_per_s=engine.pace.decode_rate,

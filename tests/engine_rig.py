@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from agentserve.engine.block_cache import BlockCache
 from agentserve.engine.config import EngineConfig
 from agentserve.engine.engine import Engine
 from agentserve.engine.prompting import Prompter
@@ -56,14 +57,15 @@ class Rig:
             backend.tokenizer, backend.template, backend.defaults, self.config.context_length
         )
         stops = frozenset[int]() if self.endless else backend.tokenizer.eos_ids
-        self.engine = Engine(self.runner, self.config, stops, self.blocks, 16, self.events.append)
+        cache = BlockCache("reference", self.blocks, 16, backend.runner.geometry.block_tokens)
+        self.engine = Engine(self.runner, self.config, stops, cache, self.events.append)
 
     def submit(self, request_id: str = "r", text: str = "hello", **fields: object) -> None:
         """Queues a chat request; greedy unless `sampling` says otherwise."""
         base = GenerateRequest(request_id, (Message("user", text),), sampling=GREEDY, max_new_tokens=24)
         request = replace(base, **fields)  # type: ignore[arg-type]
-        tokens = self.prompter.tokens(request)
-        self.engine.submit(self.prompter.sequence(request, tokens, Stamps(0.0)))
+        prompt = self.prompter.prompt(request)
+        self.engine.submit(self.prompter.sequence(request, prompt, Stamps(0.0)))
 
     def run(self) -> None:
         """Steps until nothing is left, and checks the books."""

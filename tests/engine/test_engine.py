@@ -114,7 +114,7 @@ def test_a_cancel_takes_effect_at_the_next_step_and_frees_everything() -> None:
     rig.run()
     assert len(rig.runner.plans) == steps
     assert rig.finished().cancel_reason is CancelReason.CLIENT
-    assert rig.engine.blocks.used == rig.engine.state_rows.used == 0
+    assert rig.engine.cache.blocks.used == 0
 
 
 def test_a_queued_request_that_is_cancelled_never_reaches_the_runner() -> None:

@@ -1,0 +1,305 @@
+"""Content-addressed KV blocks: every prefix in the pool, found by its tokens, whoever computed it.
+
+A tree per namespace. A node is one block of tokens behind its parent's; its address is a digest chained over the
+model's fingerprint, the namespace, the parent and the tokens. A full node is immutable and may be shared. A tail is
+a leaf with fewer tokens, the end of something that was computed: it is never shared, only copied.
+
+    root ── [32 tokens] ── [32 tokens] ── [32 tokens] ── (7 tokens)          an ended turn
+                                  └────── [32 tokens] ── (20 tokens)         a branch of it
+
+Any part of a node's tokens can be reused: the block is copied, and what follows the common part is overwritten.
+For models with recurrent state, reuse ends where a state was stored (`states`: offset in the node → state row).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+import numpy as np
+
+from .kv_pool import BlockPool
+
+Tokens = tuple[int, ...]
+
+_REMEMBERED_EVICTIONS = 1 << 16
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """`tokens` of one block, at positions `start` and following. The root of a namespace has none and block -1."""
+
+    key: bytes
+    parent: Node | None
+    start: int
+    tokens: Tokens
+    block: int
+    children: dict[bytes, Node] = field(default_factory=dict)
+    tails: list[Node] = field(default_factory=list)
+    states: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.tokens)
+
+    @property
+    def successors(self) -> Iterator[Node]:
+        yield from self.children.values()
+        yield from self.tails
+
+    def path(self) -> list[Node]:
+        """The nodes from the first block to this one."""
+        nodes: list[Node] = []
+        node: Node | None = self
+        while node is not None and node.tokens:
+            nodes.append(node)
+            node = node.parent
+        return nodes[::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What of a prompt is known: whole blocks, then `part` tokens of the block of `tail`.
+
+    `state_row` holds the recurrent state after `length` tokens; None for models without state.
+    """
+
+    nodes: tuple[Node, ...] = ()
+    tail: Node | None = None
+    part: int = 0
+    state_row: int | None = None
+
+    @property
+    def length(self) -> int:
+        return sum(len(node.tokens) for node in self.nodes) + self.part
+
+
+class BlockCache:
+    """The index over the blocks of a pool. Only the engine thread calls it."""
+
+    def __init__(self, fingerprint: str, blocks: int, state_rows: int, block_tokens: int) -> None:
+        self._fingerprint = fingerprint
+        self._block_tokens = block_tokens
+        self._roots: dict[str, Node] = {}
+        self._by_key: dict[bytes, Node] = {}
+        self._by_block: dict[int, Node] = {}
+        self._checkpoints: OrderedDict[tuple[Node, int], None] = OrderedDict()
+        # Addresses of blocks that were evicted, the oldest forgotten first: only to explain a miss.
+        self._evicted_keys: OrderedDict[bytes, None] = OrderedDict()
+        self._has_state = state_rows > 0
+        self.blocks = BlockPool(blocks, self._evicted)
+        self.state_rows = BlockPool(state_rows)
+
+    def __len__(self) -> int:
+        return len(self._by_block)
+
+    def knows(self, namespace: str) -> bool:
+        """Whether anything is stored in the namespace."""
+        root = self._roots.get(namespace)
+        return root is not None and any(root.successors)
+
+    def root(self, namespace: str) -> Node:
+        """The empty prefix of a namespace."""
+        if namespace not in self._roots:
+            seed = hashlib.blake2b(digest_size=32)
+            for part in (self._fingerprint, namespace):
+                seed.update(len(part.encode()).to_bytes(8, "big") + part.encode())
+            self._roots[namespace] = Node(seed.digest(), None, 0, (), -1)
+        return self._roots[namespace]
+
+    def match(self, namespace: str, tokens: Sequence[int], most: int) -> Match:
+        """The longest known prefix of `tokens` with at most `most` tokens. Changes nothing."""
+        return self._usable(_cut(self._longest(namespace, tokens), most))
+
+    def stored(self, namespace: str, tokens: Sequence[int]) -> int:
+        """How many leading tokens of `tokens` are known, whether or not they can be taken over."""
+        return self._longest(namespace, tokens).length
+
+    def _longest(self, namespace: str, tokens: Sequence[int]) -> Match:
+        node, nodes = self.root(namespace), list[Node]()
+        for start in range(0, len(tokens) - self._block_tokens + 1, self._block_tokens):
+            following = self._child(node, tuple(tokens[start : start + self._block_tokens]))
+            if following is None:
+                break
+            node = following
+            nodes.append(node)
+        position = len(nodes) * self._block_tokens
+        tail, part = _nearest(node, tokens[position : position + self._block_tokens])
+        return Match(tuple(nodes), tail, part)
+
+    def was_evicted(self, match: Match, tokens: Sequence[int]) -> bool:
+        """Whether the block that would follow the whole blocks of a match was known once."""
+        start = match.nodes[-1].end if match.nodes else 0
+        following = tuple(tokens[start : start + self._block_tokens])
+        if len(following) < self._block_tokens or not match.nodes:
+            return False
+        return _chained(match.nodes[-1].key, following) in self._evicted_keys
+
+    def insert(self, parent: Node, tokens: Tokens, block: int, keep_longest: bool = False) -> Node:
+        """Makes a full block known. Returns the node, whose block is another one if the content was known already:
+        the caller must then use that one."""
+        assert len(tokens) == self._block_tokens
+        existing = self._child(parent, tokens)
+        if existing is not None:
+            if keep_longest:
+                self._keep_longest(existing)
+            return existing
+        node = Node(_chained(parent.key, tokens), parent, parent.end, tokens, block)
+        parent.children[node.key] = self._by_key[node.key] = node
+        self._adopt(node, keep_longest)
+        self._absorb_shorter_tails(node)
+        return node
+
+    def insert_tail(self, parent: Node, tokens: Tokens, block: int) -> Node:
+        """Makes a partly filled block known. Returns the node that holds the tokens: an existing one if they begin
+        something that is known already."""
+        assert 0 < len(tokens) < self._block_tokens
+        for other in parent.successors:
+            if other.tokens[: len(tokens)] == tokens:
+                return other
+        node = Node(_chained(parent.key, tokens), parent, parent.end, tokens, block)
+        parent.tails.append(node)
+        self._adopt(node, keep_longest=False)
+        self._absorb_shorter_tails(node)
+        return node
+
+    def touch(self, match: Match) -> None:
+        """Marks a match as just used, the deepest block first, so that leaves are evicted before what they need."""
+        for node in [match.tail, *reversed(match.nodes)]:
+            if node is not None:
+                self.blocks.touch(node.block)
+
+    def store_state(self, node: Node, offset: int, row: int) -> None:
+        """Hands over a state row that holds the state after the first `offset` tokens of the node."""
+        assert 0 < offset <= len(node.tokens)
+        if offset in node.states:
+            self.state_rows.release([row])
+            return
+        node.states[offset] = row
+        self._checkpoints[node, offset] = None
+
+    def take_state_row(self) -> int | None:
+        """A row with one reference, the oldest checkpoint's if need be; None when all are held by sequences."""
+        if not self.state_rows.available and self._checkpoints:
+            (node, offset), _ = self._checkpoints.popitem(last=False)
+            self.state_rows.release([node.states.pop(offset)])
+        return self.state_rows.allocate(1)[0] if self.state_rows.available else None
+
+    def holders_of_state(self) -> list[int]:
+        return [node.states[offset] for node, offset in self._checkpoints]
+
+    def check_integrity(self) -> None:
+        """Asserts that every node hangs in the tree under its own address and that its tokens are whole (I3)."""
+        for block, node in self._by_block.items():
+            parent = node.parent
+            assert node.block == block, f"block {block} belongs to a node of block {node.block}"
+            assert parent is not None, f"block {block} has no parent"
+            assert parent.end == node.start, f"block {block} does not follow its parent"
+            assert parent.block == -1 or parent.block in self._by_block, f"block {block} lost its parent"
+            assert node.key == _chained(parent.key, node.tokens), f"block {block} has a wrong address"
+            full = len(node.tokens) == self._block_tokens
+            if full:
+                assert parent.children.get(node.key) is self._by_key.get(node.key) is node
+            else:
+                assert node in parent.tails
+
+    def _child(self, parent: Node, tokens: Tokens) -> Node | None:
+        found = self._by_key.get(_chained(parent.key, tokens))
+        # The digest finds, the tokens decide.
+        return found if found is not None and found.tokens == tokens else None
+
+    def _usable(self, match: Match) -> Match:
+        """The match cut back to the last stored state, for models that need one."""
+        if not self._has_state:
+            return match
+        path = [(node, self._block_tokens) for node in match.nodes]
+        if match.tail is not None:
+            path.append((match.tail, match.part))
+        for index in range(len(path) - 1, -1, -1):
+            node, most = path[index]
+            offset = max((o for o in node.states if o <= most), default=0)
+            if offset:
+                return _shape(match.nodes[:index], node, offset, self._block_tokens, node.states[offset])
+        return Match()
+
+    def _adopt(self, node: Node, keep_longest: bool) -> None:
+        self._by_block[node.block] = node
+        self.blocks.remember(node.block, keep_longest)
+
+    def _absorb_shorter_tails(self, node: Node) -> None:
+        """Drops tails whose tokens `node` begins with, and takes over their states."""
+        assert node.parent is not None
+        for tail in [
+            t for t in node.parent.tails if t is not node and node.tokens[: len(t.tokens)] == t.tokens
+        ]:
+            for offset, row in tail.states.items():
+                del self._checkpoints[tail, offset]
+                self.store_state(node, offset, row)
+            tail.states.clear()
+            self._remove(tail)
+
+    def _keep_longest(self, node: Node) -> None:
+        self.blocks.retain([node.block])
+        self.blocks.remember(node.block, keep_longest=True)
+        self.blocks.release([node.block])
+
+    def _evicted(self, block: int) -> None:
+        node = self._by_block[block]
+        self._evicted_keys[node.key] = None
+        if len(self._evicted_keys) > _REMEMBERED_EVICTIONS:
+            self._evicted_keys.popitem(last=False)
+        self._remove(node)
+
+    def _remove(self, node: Node) -> None:
+        """Forgets a node and all that follows it: what follows can't be reached without it."""
+        for following in list(node.successors):
+            self._remove(following)
+        for offset, row in node.states.items():
+            del self._checkpoints[node, offset]
+            self.state_rows.release([row])
+        node.states.clear()
+        assert node.parent is not None
+        if node in node.parent.tails:
+            node.parent.tails.remove(node)
+        else:
+            del node.parent.children[node.key], self._by_key[node.key]
+        del self._by_block[node.block]
+        self.blocks.forget(node.block)
+
+
+def _chained(parent: bytes, tokens: Tokens) -> bytes:
+    """The address of a block: BLAKE2b-256 over its parent's address and its tokens as int64."""
+    return hashlib.blake2b(parent + np.array(tokens, "<i8").tobytes(), digest_size=32).digest()
+
+
+def _nearest(node: Node, tokens: Sequence[int]) -> tuple[Node | None, int]:
+    """The successor that shares the longest beginning with `tokens`, and how many tokens that is."""
+    best, shared = None, 0
+    for successor in node.successors:
+        count = _common(successor.tokens, tokens)
+        if count > shared:
+            best, shared = successor, count
+    return best, shared
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+def _cut(match: Match, most: int) -> Match:
+    """The first `most` tokens of a match: a block that is needed in part becomes the tail."""
+    if match.length <= most:
+        return match
+    whole = tuple(node for node in match.nodes if node.end <= most)
+    rest = match.nodes[len(whole)] if len(whole) < len(match.nodes) else match.tail
+    part = most - (whole[-1].end if whole else 0)
+    return Match(whole, rest if part else None, part)
+
+
+def _shape(before: tuple[Node, ...], node: Node, offset: int, block_tokens: int, row: int) -> Match:
+    if offset == block_tokens:
+        return Match((*before, node), None, 0, row)
+    return Match(before, node, offset, row)

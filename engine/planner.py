@@ -1,0 +1,107 @@
+"""What of a prompt is reused, what that is called, and why the rest is not: a pure function.
+
+    common part of prompt (n tokens) and the nearest conversation (c tokens): m tokens
+
+    exact      the whole prompt is known and no conversation is cut by it
+    append     the prompt extends the conversation: m = c < n
+    truncate   it ends or diverges inside the conversation, at its last user turn or by its name: retry, edit
+    fork       it shares a beginning with something that stays alive
+    rebuild    nothing could be reused; always with a reason
+
+Reuse never depends on these names: it is the longest known prefix, whoever computed it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .conversations import Conversation, Nearest
+from .protocol import MissReason, PrefixAction
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the index says of a prompt: `usable` tokens can be taken over, `stored` tokens are known.
+
+    They differ where the last token must be computed again for its logits, and where recurrent state was stored
+    at fewer places than tokens. `evicted` is set when the block after the known ones was there once.
+    """
+
+    usable: int
+    stored: int
+    namespace_empty: bool
+    evicted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixPlan:
+    """The outcome for one prompt. `cached_tokens + new_tokens` is its length.
+
+    `first_difference` is the position of the first token that parts it from the nearest known text, None when it
+    only goes on where that ends. `continues` is the conversation that this prompt is the next turn of.
+    """
+
+    action: PrefixAction
+    cached_tokens: int
+    new_tokens: int
+    miss_reason: MissReason | None
+    first_difference: int | None
+    continues: Conversation | None
+
+
+def plan_prefix(
+    prompt_tokens: int, known: Known, nearest: Nearest | None, named: Conversation | None
+) -> PrefixPlan:
+    """Plans a prompt of `prompt_tokens` tokens. `named` is the conversation that the request asks to continue."""
+    action, continues = _action(prompt_tokens, known, nearest, named)
+    if not known.usable:
+        action, continues = "rebuild", named
+    difference = _first_difference(prompt_tokens, known, nearest)
+    return PrefixPlan(
+        action=action,
+        cached_tokens=known.usable,
+        new_tokens=prompt_tokens - known.usable,
+        miss_reason=_miss_reason(prompt_tokens, known, difference),
+        first_difference=difference,
+        continues=continues,
+    )
+
+
+def _action(
+    n: int, known: Known, nearest: Nearest | None, named: Conversation | None
+) -> tuple[PrefixAction, Conversation | None]:
+    covered = known.stored >= n
+    if nearest is None or nearest.common > known.stored:
+        # The conversation is remembered, but blocks of it are gone: only what is left counts.
+        return ("exact" if covered else "fork"), named
+    conversation, m = nearest
+    c = len(conversation.tokens)
+    if m == c:
+        return ("exact" if n == c else "append"), conversation
+    if conversation is named or m >= conversation.turn_start:
+        return "truncate", conversation
+    return ("exact" if covered else "fork"), named
+
+
+def _first_difference(n: int, known: Known, nearest: Nearest | None) -> int | None:
+    common = max(known.stored, nearest.common if nearest else 0)
+    if common >= n:
+        return None
+    if nearest is not None and nearest.common == common == len(nearest.conversation.tokens):
+        return None
+    return common
+
+
+def _miss_reason(n: int, known: Known, difference: int | None) -> MissReason | None:
+    """Why less was reused than the prompt has in common with what was computed before, or could have."""
+    if known.namespace_empty:
+        return "cold"
+    if n <= 1:
+        return "too_short"
+    if known.evicted:
+        return "evicted"
+    if known.usable < min(known.stored, n - 1):
+        return "no_checkpoint"
+    if difference is None:
+        return None
+    return "diverged" if difference else "diverged_at_start"

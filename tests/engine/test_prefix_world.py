@@ -1,0 +1,124 @@
+"""Random agents on one engine answer as on a fresh one, and broken engines are found out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from agentserve.engine import block_cache
+from agentserve.engine.session import Session
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from prefix_world import PrefixWorld
+
+TEXTS = st.sampled_from(
+    [
+        "go",
+        "list the files",
+        "list the folders",
+        "read main.py " * 4,
+        "read main.py and tell me what it does " * 3,
+    ]
+)
+CHOICES = st.integers(0, 7)
+
+
+class PrefixMachine(RuleBasedStateMachine):
+    """Turns, retries, edits, branches and hang-ups in any order; the world checks each answer and the books."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = PrefixWorld()
+
+    @rule(system=st.integers(0, 1), text=TEXTS, namespace=st.sampled_from(["", "other"]))
+    def start(self, system: int, text: str, namespace: str) -> None:
+        self.world.start(system, text, namespace)
+
+    @precondition(lambda self: self.world.chats)
+    @rule(index=CHOICES, text=TEXTS)
+    def next_turn(self, index: int, text: str) -> None:
+        self.world.next_turn(index, text)
+
+    @precondition(lambda self: self.world.chats)
+    @rule(index=CHOICES)
+    def retry(self, index: int) -> None:
+        self.world.retry(index)
+
+    @precondition(lambda self: self.world.chats)
+    @rule(index=CHOICES, text=TEXTS)
+    def edit(self, index: int, text: str) -> None:
+        self.world.edit(index, text)
+
+    @precondition(lambda self: self.world.chats)
+    @rule(index=CHOICES, text=TEXTS, steps=st.integers(0, 9))
+    def abort(self, index: int, text: str, steps: int) -> None:
+        self.world.abort(index, text, steps)
+
+
+PrefixMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=14, deadline=None)
+TestPrefixMachine = PrefixMachine.TestCase
+
+
+def walk(steps: int = 80) -> None:
+    """A fixed random walk through the same moves."""
+    dice, world = random.Random(4), PrefixWorld()
+    texts = ["go", "list the files", "list the folders", "read main.py and tell me what it does " * 3]
+    moves: list[Callable[[int, str], None]] = [
+        lambda index, text: world.start(index % 2, text),
+        world.next_turn,
+        lambda index, text: world.retry(index),
+        world.edit,
+        lambda index, text: world.abort(index, text, index + 1),
+    ]
+    world.start(0, "go")
+    for _ in range(steps):
+        dice.choice(moves)(dice.randrange(8), dice.choice(texts))
+
+
+def test_the_walk_that_finds_broken_engines_passes_on_the_real_one() -> None:
+    walk()
+
+
+def wrong_parent(patch: pytest.MonkeyPatch) -> None:
+    """A block's address forgets what stands before it."""
+    chained = block_cache._chained
+    patch.setattr(block_cache, "_chained", lambda parent, tokens: chained(b"", tokens))
+
+
+def not_cut_after_an_abort(patch: pytest.MonkeyPatch) -> None:
+    """A session that ends claims one token more than was computed."""
+    close = Session.close
+
+    def claims_more(self: Session) -> None:
+        if self.tokens and self.committed < self.room:
+            self.tokens.append(self.tokens[-1])
+        close(self)
+
+    patch.setattr(Session, "close", claims_more)
+
+
+def state_not_restored(patch: pytest.MonkeyPatch) -> None:
+    """A reused prefix brings its KV and not its recurrent state."""
+    from agentserve.engine.runner_reference import ReferenceRunner
+
+    patch.setattr(ReferenceRunner, "copy_state", lambda self, source, target: self.clear_state(target))
+
+
+def tail_not_copied(patch: pytest.MonkeyPatch) -> None:
+    """A partly shared block is not copied before it is written to."""
+    from agentserve.engine.runner_reference import ReferenceRunner
+
+    patch.setattr(ReferenceRunner, "copy_block", lambda self, source, target: None)
+
+
+@pytest.mark.parametrize(
+    "breakage", [wrong_parent, not_cut_after_an_abort, state_not_restored, tail_not_copied]
+)
+def test_a_broken_engine_is_found_out(
+    breakage: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breakage(monkeypatch)
+    with pytest.raises(AssertionError):
+        walk()
