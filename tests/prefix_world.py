@@ -45,7 +45,7 @@ class PrefixWorld:
         self.answer((*self.chats[index % len(self.chats)][:-2], Message("user", text)))
 
     def abort(self, index: int, text: str, steps: int) -> None:
-        """Sends a turn and hangs up after a few steps."""
+        """Sends a turn, hangs up after a few steps and sends it again, as agents do."""
         name = self._name()
         chat = (*self.chats[index % len(self.chats)], Message("user", text))
         if self._fits(chat):
@@ -54,6 +54,7 @@ class PrefixWorld:
                 self.rig.engine.step()
             self.rig.engine.cancel(name, CancelReason.CLIENT)
             self.rig.run()
+            self.answer(chat)
 
     def answer(self, chat: Chat, namespace: str = "") -> None:
         """Asks, compares with a cold engine, and lets the conversation go on from there."""

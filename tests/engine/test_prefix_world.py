@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 from agentserve.engine import block_cache
-from agentserve.engine.session import Session
+from agentserve.engine.engine import Engine
+from agentserve.engine.sequence import Sequence
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
@@ -88,15 +89,15 @@ def wrong_parent(patch: pytest.MonkeyPatch) -> None:
 
 
 def not_cut_after_an_abort(patch: pytest.MonkeyPatch) -> None:
-    """A session that ends claims one token more than was computed."""
-    close = Session.close
+    """A request that ends claims its whole prompt, computed or not."""
+    forget = Engine._forget
 
-    def claims_more(self: Session) -> None:
-        if self.tokens and self.committed < self.room:
-            self.tokens.append(self.tokens[-1])
-        close(self)
+    def claims_all(self: Engine, sequence: Sequence) -> None:
+        if sequence.session is not None:
+            sequence.session.commit(sequence.prompt[sequence.committed :])
+        forget(self, sequence)
 
-    patch.setattr(Session, "close", claims_more)
+    patch.setattr(Engine, "_forget", claims_all)
 
 
 def state_not_restored(patch: pytest.MonkeyPatch) -> None:
