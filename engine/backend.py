@@ -15,7 +15,10 @@ Progress = Callable[[LoadStage], None]
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A model on its device, before pools are allocated. `context_length` is the model's own."""
+    """A model on its device, before pools are allocated. `context_length` is the model's own.
+
+    `after_first_step` gives back memory that only the first step needs.
+    """
 
     runner: Runner
     tokenizer: Tokenizer
@@ -29,3 +32,4 @@ class Backend:
     fingerprint: str
     cache_hit: bool = False
     notes: tuple[str, ...] = ()
+    after_first_step: Callable[[], None] = lambda: None

@@ -16,7 +16,7 @@ those of ggml (`ggml-common.h`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -166,6 +166,26 @@ def quantised(tensor: Tensor, row_order: RowOrder | None = None) -> CompressedWe
         _pack_nibbles(zero_points.reshape(-1)) if bits == 4 else zero_points.reshape(-1),
         scale.reshape(rows, groups, 1),
         extra,
+    )
+
+
+def joined(parts: Sequence[CompressedWeight]) -> CompressedWeight:
+    """Weights of one kind and width, their rows one behind the other. An odd number of 4-bit zero points in one
+    part would not end on a byte; groups and rows of real models come in even numbers."""
+    first = parts[0]
+    assert all(
+        (w.bits, w.columns, w.residual_columns) == (first.bits, first.columns, first.residual_columns)
+        for w in parts
+    )
+    assert all(w.bits == 8 or w.shape[0] * w.shape[1] % 2 == 0 for w in parts[:-1])
+    return CompressedWeight(
+        sum(w.rows for w in parts),
+        first.columns,
+        first.bits,
+        np.concatenate([w.packed for w in parts]),
+        np.concatenate([w.zero_points for w in parts]),
+        np.concatenate([w.scale for w in parts]),
+        first.residual_columns,
     )
 
 

@@ -15,13 +15,14 @@ import openvino as ov
 import openvino.opset13 as ops
 from openvino import opset6
 
-from .gguf_weights import RowOrder
 from .graph_ops import Node, Rotary, constant, heads_first, parameter, repeat_kv, rms_norm, split_heads
-from .graph_weights import GraphWeights, looked_up, widened
+from .graph_weights import GraphWeights, Rows, Widener, looked_up
 from .model_config import ModelConfig, half_row_order
 
 # Raise it whenever the graph of the same file changes: it is part of cache keys and fingerprints.
-BUILDER_VERSION = 2
+BUILDER_VERSION = 3
+
+QKV = ("attn_q", "attn_k", "attn_v")
 
 
 def build_decoder(config: ModelConfig, weights: GraphWeights) -> ov.Model:
@@ -42,17 +43,17 @@ class _Decoder:
         self.rotary = Rotary(self.positions, config.rope)
         self.wide_mask = ops.convert(ops.unsqueeze(ops.unsqueeze(self.mask, constant(1)), constant(1)), "f32")
         self.sinks: list[Node] = []
-        self.wide: dict[str, Node] = {}
+        self.widener = Widener(self.ids)
 
     def build(self) -> ov.Model:
-        embedding = self.weights.matrix("token_embd.weight")
+        embedding = self.weights.matrix(Rows("token_embd.weight"))
         rows = ops.gather(embedding, ops.convert(self.ids, "i32"), constant(0, np.int32))
         x = looked_up(rows, self.config.hidden, self.weights.residual_columns("token_embd.weight"))
         for layer in range(self.config.layers):
             x = ops.add(x, self.attention(layer, self.norm(x, f"blk.{layer}.attn_norm")))
             x = ops.add(x, self.feed_forward(layer, self.norm(x, f"blk.{layer}.ffn_norm")))
         x = ops.gather(self.norm(x, "output_norm"), self.rows, constant(0))
-        logits = self.product(x, "token_embd.weight" if self.config.tied_head else "output.weight")
+        logits = self.product(x, Rows("token_embd.weight" if self.config.tied_head else "output.weight"))
         logits.output(0).set_names({"logits"})
         inputs = [self.ids, self.positions, self.mask, self.beam, self.rows]
         return ov.Model([ops.result(logits)], self.sinks, inputs, self.config.architecture)
@@ -60,51 +61,56 @@ class _Decoder:
     def norm(self, x: Node, name: str) -> Node:
         return rms_norm(x, self.weights.vector(f"{name}.weight"), self.config.rms_eps)
 
-    def linear(self, x: Node, name: str, order: RowOrder | None = None) -> Node:
-        y = self.product(x, f"{name}.weight", order)
-        if self.weights.has(f"{name}.bias"):
-            y = ops.add(y, ops.constant(self.weights.vector(f"{name}.bias", order).reshape(1, 1, -1)))
+    def linear(self, x: Node, *parts: Rows) -> Node:
+        """x · Wᵀ + b for one weight, or for several side by side; names are without `.weight`."""
+        y = self.product(x, *(Rows(f"{part.name}.weight", part.order) for part in parts))
+        if self.weights.has(f"{parts[0].name}.bias"):
+            biases = [self.weights.vector(f"{part.name}.bias", part.order) for part in parts]
+            y = ops.add(y, ops.constant(np.concatenate(biases).reshape(1, 1, -1)))
         return y
 
-    def product(self, x: Node, name: str, order: RowOrder | None = None) -> Node:
-        """x · Wᵀ; the input is widened where the weight has residual columns, once for all weights it feeds."""
-        matrix, extra = self.weights.matrix(name, order), self.weights.residual_columns(name)
-        if not extra:
-            return ops.matmul(x, matrix, False, True)
-        key = x.get_friendly_name()
-        if key not in self.wide:
-            columns = x.get_output_partial_shape(0)[-1].get_length()
-            self.wide[key] = widened(x, columns, extra)
-        return ops.matmul(self.wide[key], matrix, False, True)
+    def product(self, x: Node, *parts: Rows) -> Node:
+        wide = self.widener(x, self.weights.residual_columns(parts[0].name))
+        return ops.matmul(wide, self.weights.matrix(*parts), False, True)
 
     def feed_forward(self, layer: int, x: Node) -> Node:
         """SwiGLU (Shazeer 2020)."""
-        gate, up = self.linear(x, f"blk.{layer}.ffn_gate"), self.linear(x, f"blk.{layer}.ffn_up")
-        return self.linear(ops.multiply(ops.swish(gate), up), f"blk.{layer}.ffn_down")
+        gate, up = (self.linear(x, Rows(f"blk.{layer}.{name}")) for name in ("ffn_gate", "ffn_up"))
+        return self.linear(ops.multiply(ops.swish(gate), up), Rows(f"blk.{layer}.ffn_down"))
 
     def attention(self, layer: int, x: Node) -> Node:
         """Grouped-query attention over the cached and the new tokens."""
         config = self.config
-        query = self.rotated(layer, x, "attn_q", config.heads)
-        key = self.rotated(layer, x, "attn_k", config.kv_heads)
-        value = heads_first(self.heads(x, f"blk.{layer}.attn_v", config.kv_heads))
-        attended = ops.scaled_dot_product_attention(
-            query, self.cached(layer, "key", key), self.cached(layer, "value", value), self.wide_mask
-        )
+        query, key, value = self.projections(layer, x)
+        query, key = self.rotated(layer, "attn_q", query), self.rotated(layer, "attn_k", key)
+        cached = self.cached(layer, "key", key), self.cached(layer, "value", heads_first(value))
+        attended = ops.scaled_dot_product_attention(query, *cached, self.wide_mask)
         flat = ops.reshape(heads_first(attended), constant([0, 0, config.heads * config.head_dim]), True)
-        return self.linear(flat, f"blk.{layer}.attn_output")
+        return self.linear(flat, Rows(f"blk.{layer}.attn_output"))
 
-    def heads(self, x: Node, name: str, heads: int, order: RowOrder | None = None) -> Node:
-        return split_heads(self.linear(x, name, order), heads, self.config.head_dim)
+    def projections(self, layer: int, x: Node) -> list[Node]:
+        """Queries, keys and values [batch, tokens, heads, head_dim].
 
-    def rotated(self, layer: int, x: Node, name: str, heads: int) -> Node:
-        """Projected queries or keys, normalised per head where the model does so, then rotated."""
-        order = half_row_order(heads, self.config.head_dim) if self.config.interleaved_qk else None
-        y = self.heads(x, f"blk.{layer}.{name}", heads, order)
+        One product gives all three where the file holds them alike: three small ones cost decoding a tenth.
+        """
+        config = self.config
+        heads = [config.heads, config.kv_heads, config.kv_heads]
+        orders = [half_row_order(n, config.head_dim) if config.interleaved_qk else None for n in heads[:2]]
+        parts = [Rows(f"blk.{layer}.{name}", order) for name, order in zip(QKV, [*orders, None], strict=True)]
+        if not self.weights.joinable(*(f"{part.name}.weight" for part in parts)):
+            return [
+                split_heads(self.linear(x, part), n, config.head_dim)
+                for part, n in zip(parts, heads, strict=True)
+            ]
+        together = split_heads(self.linear(x, *parts), sum(heads), config.head_dim)
+        return list(ops.variadic_split(together, constant(2), constant(heads)).outputs())
+
+    def rotated(self, layer: int, name: str, x: Node) -> Node:
+        """Queries or keys, normalised per head where the model does so, then rotated, heads first."""
         if self.config.qk_norm:
-            y = self.norm(y, f"blk.{layer}.{name}_norm")
-        y = heads_first(y)
-        return self.rotary(y) if self.config.rope_layers[layer] else y
+            x = self.norm(x, f"blk.{layer}.{name}_norm")
+        x = heads_first(x)
+        return self.rotary(x) if self.config.rope_layers[layer] else x
 
     def cached(self, layer: int, kind: str, x: Node) -> Node:
         """Appends to the layer's KV state and repeats the heads for the queries that share them."""

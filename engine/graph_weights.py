@@ -9,26 +9,40 @@ u8 weights. Integer zero points keep the int8 path, fractional ones silently los
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import openvino as ov
 import openvino.opset13 as ops
 from numpy.typing import NDArray
 
 from .gguf_source import GgufModel
-from .gguf_weights import GROUP, CompressedWeight, DenseWeight, RowOrder, dense, residual_columns, weight
+from .gguf_weights import (
+    GROUP,
+    CompressedWeight,
+    DenseWeight,
+    RowOrder,
+    dense,
+    joined,
+    residual_columns,
+    weight,
+)
 from .graph_ops import Node, constant
 
 
-class GraphWeights:
-    """Hands out the tensors of one model as graph nodes; a tensor asked for twice is one node.
+class Rows(NamedTuple):
+    """The rows of a matrix of the file, in `order` where that is given."""
 
-    `kinds` tells for each matrix handed out how it is held: u4, u8 or f16.
-    """
+    name: str
+    order: RowOrder | None = None
+
+
+class GraphWeights:
+    """Hands out the tensors of one model as graph nodes; what is asked for twice is one node."""
 
     def __init__(self, source: GgufModel) -> None:
         self._source = source
         self._shared: dict[str, Node] = {}
-        self.kinds: dict[str, str] = {}
 
     def has(self, name: str) -> bool:
         return self._source.has(name)
@@ -42,31 +56,65 @@ class GraphWeights:
         tensor = self._source.tensors[name]
         return residual_columns(tensor.type, tensor.shape[1])
 
-    def matrix(self, name: str, order: RowOrder | None = None) -> Node:
-        """A weight as a float32 node, its rows in `order`, stored in as few bits as it can be.
+    def joinable(self, *names: str) -> bool:
+        """Whether the matrices are held in the same way, so that one product can stand for all."""
+        return len({self._source.tensors[name].type for name in names}) == 1
+
+    def matrix(self, *parts: Rows) -> Node:
+        """Weights as one float32 node, their rows one behind the other, stored in as few bits as they can be.
 
         The node is [rows, columns], or [rows, columns + residual columns] where the file's type has minima (see
-        `gguf_weights`): multiply those by `widened` inputs.
+        `gguf_weights`): multiply those by `widened` inputs. Several parts must be `joinable`.
         """
-        if name not in self._shared:
-            held = weight(self._source.tensor(name), order)
-            self._shared[name] = _half(held) if isinstance(held, DenseWeight) else _compressed(held)
-            self.kinds[name] = "f16" if isinstance(held, DenseWeight) else f"u{held.bits}"
-        return self._shared[name]
+        key = " ".join(part.name for part in parts)
+        if key not in self._shared:
+            held = [weight(self._source.tensor(part.name), part.order) for part in parts]
+            self._shared[key] = _as_node(held)
+        return self._shared[key]
 
 
-def widened(x: Node, columns: int, residual_columns: int) -> Node:
-    """[tokens, 1, columns] → the same and the sums over its groups of 32, padded to `residual_columns`.
+def _as_node(held: list[CompressedWeight | DenseWeight]) -> Node:
+    compressed = [w for w in held if isinstance(w, CompressedWeight)]
+    if compressed:
+        return _compressed(compressed[0] if len(held) == 1 else joined(compressed))
+    return _half(np.concatenate([w.values for w in held if isinstance(w, DenseWeight)]))
 
-    Tokens lie along axis 0, as they do after lowering. A reduction of three axes takes a kernel that is ten times
-    as fast as the one for four.
+
+class Widener:
+    """Appends to inputs the sums that residual columns are multiplied by; once for all weights an input feeds.
+
+    Tokens lie along axis 0, as they do after lowering: inputs are [tokens, 1, columns]. `ids` has as many tokens.
     """
-    grouped = ops.reshape(x, constant([-1, columns // GROUP, GROUP]), False)
-    sums = ops.reduce_sum(grouped, constant(-1, np.int32), False)
-    missing = residual_columns - columns // GROUP
-    if missing:
-        sums = ops.pad(sums, constant([0, 0]), constant([0, missing]), "constant", constant(0.0, np.float32))
-    return ops.concat([x, ops.unsqueeze(sums, constant(1))], -1)
+
+    def __init__(self, ids: Node) -> None:
+        self._tokens = ops.gather(ops.shape_of(ids), constant([0]), constant(0))
+        self._zeros: dict[int, Node] = {}
+        self._wide: dict[str, Node] = {}
+
+    def __call__(self, x: Node, residual_columns: int) -> Node:
+        """x and the sums over its groups of 32, filled up with zeros to `residual_columns`."""
+        if not residual_columns:
+            return x
+        key = x.get_friendly_name()
+        if key not in self._wide:
+            self._wide[key] = self._widened(x, residual_columns)
+        return self._wide[key]
+
+    def _widened(self, x: Node, residual_columns: int) -> Node:
+        groups = x.get_output_partial_shape(0)[-1].get_length() // GROUP
+        # A reduction of three axes takes a kernel that is ten times as fast as the one for four.
+        grouped = ops.reshape(x, constant([-1, groups, GROUP]), False)
+        sums = ops.reduce_sum(grouped, constant(-1, np.int32), False)
+        parts = [x, ops.unsqueeze(sums, constant(1))]
+        if residual_columns > groups:
+            parts.append(self._fill(residual_columns - groups))
+        return ops.concat(parts, -1)
+
+    def _fill(self, columns: int) -> Node:
+        if columns not in self._zeros:
+            shape = ops.concat([self._tokens, constant([1]), constant([columns])], 0)
+            self._zeros[columns] = ops.broadcast(constant(0.0, np.float32), shape)
+        return self._zeros[columns]
 
 
 def looked_up(rows: Node, columns: int, residual_columns: int) -> Node:
@@ -80,19 +128,25 @@ def looked_up(rows: Node, columns: int, residual_columns: int) -> Node:
     return ops.reshape(whole, constant([0, 0, columns]), True)
 
 
-def _half(held: DenseWeight) -> Node:
-    return ops.convert(_owned(held.values, ov.Type.f16, held.values.shape), "f32")
+def _half(values: NDArray[np.float16]) -> Node:
+    return ops.convert(_owned(values, ov.Type.f16, values.shape), "f32")
 
 
 def _compressed(held: CompressedWeight) -> Node:
     kind = ov.Type.u4 if held.bits == 4 else ov.Type.u8
-    per_group = (*held.shape[:2], 1)
-    zero_points = ops.convert(_owned(held.zero_points, kind, per_group), "f16")
+    rows, groups, _ = held.shape
+    zero_points = _zero_points(held, kind)
     centred = ops.subtract(ops.convert(_owned(held.packed, kind, held.shape), "f16"), zero_points)
-    scaled = ops.multiply(centred, _owned(held.scale, ov.Type.f16, per_group))
-    return ops.convert(
-        ops.reshape(scaled, constant([held.rows, held.shape[1] * held.shape[2]]), False), "f32"
-    )
+    scaled = ops.multiply(centred, _owned(held.scale, ov.Type.f16, (rows, groups, 1)))
+    return ops.convert(ops.reshape(scaled, constant([rows, groups * GROUP]), False), "f32")
+
+
+def _zero_points(held: CompressedWeight, kind: ov.Type) -> Node:
+    """Zero points as float16; a single one where all are equal, which takes less memory to compile."""
+    first = held.zero_points[:1]
+    if (held.zero_points == first).all():
+        return ops.convert(_owned(first, kind, (1, 1, 1)), "f16")
+    return ops.convert(_owned(held.zero_points, kind, (*held.shape[:2], 1)), "f16")
 
 
 def _owned(data: NDArray[np.generic], kind: ov.Type, shape: tuple[int, ...]) -> Node:

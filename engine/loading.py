@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from .backend import Backend, Progress
 from .block_cache import BlockCache
-from .config import EngineConfig
+from .config import EngineConfig, first_chunk
 from .gguf_source import open_gguf
 from .memory import available_bytes, plan_kv
 from .model_errors import LoadError
@@ -73,15 +73,17 @@ def _prepare(spec: LoadModel, backend: Backend) -> LoadedModel:
         runner.allocate(kv.blocks, state_rows)
     except MemoryError as error:
         raise LoadError("out_of_memory", str(error)) from error
+    self_test = run_self_test(runner)
+    backend.after_first_step()
     prompter = Prompter(backend.tokenizer, backend.template, backend.defaults, kv.context_length)
     return LoadedModel(
         runner=runner,
         prompter=prompter,
         info=_info(spec, backend, kv.blocks, kv.context_length, kv.note),
-        config=EngineConfig(kv.context_length, spec.exact),
+        config=EngineConfig(kv.context_length, spec.exact, first_chunk=first_chunk(backend.parameters)),
         blocks=kv.blocks,
         state_rows=state_rows,
-        self_test=run_self_test(runner),
+        self_test=self_test,
         cache_hit=backend.cache_hit,
     )
 

@@ -15,6 +15,7 @@ from .runner import KvGeometry
 _SHARE = 0.4
 # More than this many full contexts is of no use to one person's agents.
 _CONTEXTS = 16
+_M_MMAP_THRESHOLD = -3  # malloc.h
 
 
 class KvBudget(NamedTuple):
@@ -53,6 +54,17 @@ def plan_kv(geometry: KvGeometry, context_length: int, budget_bytes: int, availa
     fits = (blocks - 1) * geometry.block_tokens
     note = f"the context is limited to {fits:,} tokens by the KV budget of {budget:,} bytes"
     return KvBudget(blocks, fits, note)
+
+
+def give_back_large_buffers() -> None:
+    """Makes the C library return every buffer above 256 KiB to the system when it is freed.
+
+    glibc raises that limit to the size of what was freed (mallopt(3), M_MMAP_THRESHOLD), so that the buffers of a
+    conversion would stay in the heap for good. Harmless where there is no mallopt.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, 1 << 18)
 
 
 def drop_mapped_pages(file: Path) -> None:

@@ -17,13 +17,13 @@ from .backend import Backend, Progress
 from .gguf_source import GgufModel
 from .gguf_weights import held_bytes, weight_kind
 from .graph_cache import GraphCache
-from .graph_decoder import BUILDER_VERSION, build_decoder
+from .graph_decoder import BUILDER_VERSION, QKV, build_decoder
 from .graph_weights import GraphWeights
 from .lowering import LoweringError, check_census, lower, take_census
 from .memory import available_bytes, drop_mapped_pages
 from .model_errors import LoadError
 from .protocol import LoadModel, LoadStage
-from .runner_openvino import OpenVinoRunner, cpu_properties
+from .runner_openvino import OpenVinoRunner, cpu_properties, native_precision
 from .templates import read_template
 from .tokenise import read_tokenizer
 
@@ -45,12 +45,14 @@ def open_openvino(source: GgufModel, spec: LoadModel, progress: Progress) -> Bac
     _require_memory(weight_bytes)
     tokenizer = read_tokenizer(source)
     progress(LoadStage.BUILDING)
-    core, properties = ov.Core(), cpu_properties(spec.threads)
+    core = ov.Core()
+    properties = cpu_properties(spec.threads, native_precision(core))
     graph = _graph(core, source, spec)
     progress(LoadStage.COMPILING)
     compiled = _compile(core, graph.model, source, spec.device, properties)
-    if graph.mapped is not None:
-        drop_mapped_pages(graph.mapped)
+    mapped, cache_hit = graph.mapped, graph.cache_hit
+    del graph
+    gc.collect()
     source.release_pages()
     return Backend(
         runner=OpenVinoRunner(compiled),
@@ -63,8 +65,10 @@ def open_openvino(source: GgufModel, spec: LoadModel, progress: Progress) -> Bac
         parameters=source.parameters,
         weight_bytes=weight_bytes,
         fingerprint=_fingerprint(core, spec, properties),
-        cache_hit=graph.cache_hit,
+        cache_hit=cache_hit,
         notes=source.config.notes,
+        # The plugin packs the weights in its first step and reads the file no more.
+        after_first_step=lambda: drop_mapped_pages(mapped) if mapped else None,
     )
 
 
@@ -83,10 +87,14 @@ def _compile(
 
 def expected_kinds(source: GgufModel) -> Mapping[str, int]:
     """How many matrix products must stay u4, u8 and f16 after compiling. A tied embedding is one of them."""
-    names = [n for n, t in source.tensors.items() if len(t.shape) == 2]
+    types = {name: tensor.type for name, tensor in source.tensors.items() if len(tensor.shape) == 2}
     if not source.config.tied_head:
-        names.remove("token_embd.weight")
-    return Counter(weight_kind(source.tensors[name].type) for name in names)
+        del types["token_embd.weight"]
+    for layer in range(source.config.layers):
+        names = [f"blk.{layer}.{name}.weight" for name in QKV]
+        if len({types[name] for name in names}) == 1:
+            del types[names[1]], types[names[2]]
+    return Counter(weight_kind(kind) for kind in types.values())
 
 
 def _require_memory(weight_bytes: int) -> None:

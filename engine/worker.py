@@ -20,6 +20,7 @@ from queue import SimpleQueue
 
 from .engine import Engine
 from .loading import LoadedModel, load
+from .memory import give_back_large_buffers
 from .model_errors import LoadError, ModelFileError
 from .prompting import PromptError
 from .protocol import (
@@ -186,6 +187,7 @@ def main() -> None:
     # Ctrl-C in a terminal reaches the whole group; the daemon decides what becomes of its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    give_back_large_buffers()
     code = serve(Connection(int(sys.argv[1])))
     # Native thread pools may wait for ever in their destructors; nothing is left to be saved.
     os._exit(code)
