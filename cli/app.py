@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import chat, logs, models, output, serve, status
+from . import bench, chat, logs, models, output, serve, status
 from .diagnostics import guarded
 from .options import takes_settings
 
@@ -44,6 +44,7 @@ app.command()(takes_settings(serve.restart))
 app.command()(status.status)
 app.command()(logs.logs)
 app.command()(chat.run)
+app.command()(bench.bench)
 app.command()(models.pull)
 app.command("list")(models.list_models)
 app.command()(models.show)

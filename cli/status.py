@@ -62,14 +62,18 @@ def _describe_worker(worker: WorkerSnapshot) -> Facts:
         yield "", f"last error: {worker.error}"
     if worker.model is not None:
         yield "", _model_text(worker.model)
-        cached = "compiled graph from the cache" if worker.compile_cache_hit else "graph compiled"
-        yield "", f"loaded in {worker.load_s:.1f} s, {cached}"
+        graph = "graph from the cache" if worker.compile_cache_hit else "graph built"
+        yield "", f"loaded in {worker.load_s:.1f} s, {graph}"
         kv_size = size_text(worker.model.kv_budget_bytes)
-        yield "", f"KV cache {worker.blocks_used} of {worker.blocks_total} blocks used ({kv_size})"
+        held = f"{worker.blocks_used} used, {worker.blocks_cached} remembered"
+        yield "", f"KV cache of {worker.blocks_total} blocks ({kv_size}): {held}"
         for note in worker.model.notes:
             yield "", note
     if worker.self_test is not None:
         yield "", f"self-test {self_test_text(worker.self_test)}"
+    if worker.tokens_reused + worker.tokens_prefilled:
+        computed = f"{worker.tokens_prefilled} prompt tokens computed"
+        yield "", f"prefix memory: {computed}, {worker.tokens_reused} reused ({worker.hit_rate:.0%})"
     if worker.tokens_generated:
         prefill, decode = worker.prefill_tokens_per_s, worker.decode_tokens_per_s
         yield "", f"prefill {prefill:.0f} tokens/s, decode {decode:.1f} tokens/s"

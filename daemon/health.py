@@ -13,7 +13,7 @@ from .. import __version__
 from .errors import InvalidRequest
 from .lifecycle import State
 from .service import Service
-from .snapshot import StatusSnapshot
+from .snapshot import StatusSnapshot, WorkerSnapshot
 from .streams import read_body
 
 _MAX_BODY = 1024
@@ -83,6 +83,7 @@ def _health(snapshot: StatusSnapshot) -> dict[str, Any]:
                 "state": worker.state,
                 "device": worker.model.device if worker.model else None,
                 "error": worker.error,
+                "prefix_memory": _prefix_memory(worker),
             }
             for worker in snapshot.workers
         ],
@@ -92,6 +93,20 @@ def _health(snapshot: StatusSnapshot) -> dict[str, Any]:
             "daemon_rss_bytes": snapshot.rss_bytes,
             "worker_rss_bytes": sum(worker.rss_bytes for worker in snapshot.workers),
         },
+    }
+
+
+def _prefix_memory(worker: WorkerSnapshot) -> dict[str, Any]:
+    """What is remembered and what that saved since the worker started."""
+    block_bytes = worker.model.kv_bytes_per_token * worker.model.block_tokens if worker.model else 0
+    free = worker.blocks_total - worker.blocks_used - worker.blocks_cached
+    return {
+        "tokens_reused": worker.tokens_reused,
+        "tokens_computed": worker.tokens_prefilled,
+        "hit_rate": round(worker.hit_rate, 4),
+        "blocks": {"used": worker.blocks_used, "cached": worker.blocks_cached, "free": free},
+        "pool_bytes": (worker.blocks_used + worker.blocks_cached) * block_bytes,
+        "sessions": worker.sessions,
     }
 
 

@@ -122,6 +122,7 @@ class ChatBody(msgspec.Struct):
     chat_template_kwargs: dict[str, Any] | None = None
     cache_salt: str | None = None
     agentserve_cache_salt: str | None = None
+    agentserve_session_id: str | None = None
 
 
 class ChatCall(NamedTuple):
@@ -200,6 +201,7 @@ def _generate_request(chat: ChatBody, request_id: str) -> GenerateRequest:
         max_new_tokens=min(limits, default=None),
         stop=_stops(chat.stop),
         namespace=chat.cache_salt or chat.agentserve_cache_salt or "",
+        session_id=chat.agentserve_session_id or None,
     )
 
 

@@ -72,10 +72,13 @@ def worker_snapshot(supervisor: Supervisor) -> WorkerSnapshot:
     return replace(
         shown,
         blocks_used=stats.blocks_used,
+        blocks_cached=stats.blocks_cached,
         blocks_total=stats.blocks_total,
+        sessions=stats.sessions,
         requests_running=stats.requests_running,
         requests_queued=stats.requests_queued,
         tokens_prefilled=stats.tokens_prefilled,
+        tokens_reused=stats.tokens_reused,
         tokens_generated=stats.tokens_generated,
         prefill_tokens_per_s=stats.prefill_tokens_per_s,
         decode_tokens_per_s=stats.decode_tokens_per_s,

@@ -73,13 +73,22 @@ class WorkerSnapshot:
     error: str | None = None
     rss_bytes: int = 0
     blocks_used: int = 0
+    blocks_cached: int = 0
     blocks_total: int = 0
+    sessions: int = 0
     requests_running: int = 0
     requests_queued: int = 0
     tokens_prefilled: int = 0
+    tokens_reused: int = 0
     tokens_generated: int = 0
     prefill_tokens_per_s: float = 0.0
     decode_tokens_per_s: float = 0.0
+
+    @property
+    def hit_rate(self) -> float:
+        """The share of prompt tokens that was not computed; 0 before the first prompt."""
+        total = self.tokens_reused + self.tokens_prefilled
+        return self.tokens_reused / total if total else 0.0
 
 
 @dataclass(frozen=True, slots=True)

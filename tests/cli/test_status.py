@@ -41,6 +41,9 @@ WORKER = WorkerSnapshot(
     self_test=SelfTest(True, True, True, 0.4),
     rss_bytes=300_000_000,
     blocks_used=3,
+    blocks_cached=9,
+    tokens_prefilled=100,
+    tokens_reused=300,
     blocks_total=64,
     tokens_generated=50,
     prefill_tokens_per_s=1000.4,
@@ -77,10 +80,11 @@ def test_every_figure_of_a_loaded_model_is_shown() -> None:
         "tokens|70 prompt (0 cached), 0 generated\n"
         "model|mini:1b: ready\n"
         "|llama on CPU, 134.5 M parameters, context 8192, weights 92.0 MB\n"
-        "|loaded in 2.0 s, compiled graph from the cache\n"
-        "|KV cache 3 of 64 blocks used (1.0 GB)\n"
+        "|loaded in 2.0 s, graph from the cache\n"
+        "|KV cache of 64 blocks (1.0 GB): 3 used, 9 remembered\n"
         "|the context ends at the sliding window\n"
         "|self-test passed in 0.40 s\n"
+        "|prefix memory: 100 prompt tokens computed, 300 reused (75%)\n"
         "|prefill 1000 tokens/s, decode 88.8 tokens/s"
     )
 

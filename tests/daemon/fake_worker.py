@@ -90,7 +90,7 @@ class FakeWorker:
             self.send(LoadFailed(orders.fail_load, "the model file is cut off"))
             return False
         self.send(Ready(model_info(load), SelfTest(True, True, True, 0.01), 0.1, compile_cache_hit=True))
-        self.send(WorkerStats(1000, 100, 7, 0, 0, 0, 0, 0.0, 0.0))
+        self.send(WorkerStats(1000, 100, 7, 5, 2, 0, 0, 40, 30, 20, 0.0, 0.0))
         return True
 
     def serve(self, *, ignore_shutdown: bool) -> None:
