@@ -50,6 +50,7 @@ class OpenVinoRunner:
         self._ports = {p.any_name: p for p in compiled.inputs if "_cache." in p.any_name}
         self._vocab_size = compiled.output(0).partial_shape[-1].get_length()
         self._pools: list[Pool] = []
+        self._inputs: dict[str, ov.Tensor] = {}
         block_tokens = {p.partial_shape[2].get_length() for p in self._ports.values()}
         assert len(block_tokens) == 1, f"pools disagree about the block size: {block_tokens}"
         block_bytes = sum(_block_elements(p) * p.element_type.size for p in self._ports.values())
@@ -74,10 +75,19 @@ class OpenVinoRunner:
 
     def forward(self, plan: StepPlan) -> Logits:
         for name, value in step_inputs(plan.slices).items():
-            self._request.set_tensor(name, ov.Tensor(value))
+            self._feed(name, value)
         self._request.infer()
         logits: Logits = self._request.get_output_tensor(0).data.reshape(-1, self.vocab_size)
         return logits
+
+    def _feed(self, name: str, value: NDArray[np.generic]) -> None:
+        """Sets an input; one that keeps its shape from step to step, as in decoding, is only written over."""
+        held = self._inputs.get(name)
+        if held is not None and held.data.shape == value.shape:
+            held.data[...] = value
+            return
+        self._inputs[name] = ov.Tensor(value)
+        self._request.set_tensor(name, self._inputs[name])
 
     def copy_block(self, source: int, target: int) -> None:
         for pool in self._pools:
