@@ -119,33 +119,41 @@ def weight_kind(kind: GGMLQuantizationType) -> str:
     return f"u{_CONVERTERS[kind][0]}" if kind in _CONVERTERS else "f16"
 
 
-def residual_columns(kind: GGMLQuantizationType, columns: int) -> int:
+def residual_columns(kind: GGMLQuantizationType, columns: int, round_minima: bool = False) -> int:
     """How many columns a matrix of this type is widened by: one a group, padded to whole groups."""
-    return -(-columns // GROUP**2) * GROUP if kind in _WITH_MINIMA else 0
+    return -(-columns // GROUP**2) * GROUP if kind in _WITH_MINIMA and not round_minima else 0
 
 
-def held_bytes(kind: GGMLQuantizationType, rows: int, columns: int) -> int:
+def held_bytes(kind: GGMLQuantizationType, rows: int, columns: int, round_minima: bool = False) -> int:
     """The memory that a matrix takes: values, and zero points and scales of each group."""
     if kind not in _CONVERTERS:
         return rows * columns * 2
-    elements, bits = rows * (columns + residual_columns(kind, columns)), _CONVERTERS[kind][0]
+    elements = rows * (columns + residual_columns(kind, columns, round_minima))
+    bits = _CONVERTERS[kind][0]
     return elements * bits // 8 + elements // GROUP * bits // 8 + elements // GROUP * 2
 
 
-def weight(tensor: Tensor, row_order: RowOrder | None = None) -> CompressedWeight | DenseWeight:
+def weight(
+    tensor: Tensor, row_order: RowOrder | None = None, round_minima: bool = False
+) -> CompressedWeight | DenseWeight:
     """The matrix in the form that its type is held in; see `quantised` and `half`."""
-    return quantised(tensor, row_order) if tensor.type in _CONVERTERS else half(tensor, row_order)
+    if tensor.type in _CONVERTERS:
+        return quantised(tensor, row_order, round_minima)
+    return half(tensor, row_order)
 
 
-def quantised(tensor: Tensor, row_order: RowOrder | None = None) -> CompressedWeight:
+def quantised(
+    tensor: Tensor, row_order: RowOrder | None = None, round_minima: bool = False
+) -> CompressedWeight:
     """A quantised [rows, columns] tensor as a compressed weight whose row i is the file's `row_order[i]`.
 
+    `round_minima` leaves out what rounding the zero points moved: faster, and further from the file's model.
     Temporaries stay at a few megabytes. Raises ModelFileError: `corrupt_model` when a scale is not finite,
     `unsupported_model` when one is beyond float16.
     """
     rows, columns = tensor.shape
     bits, convert = _CONVERTERS[tensor.type]
-    extra = residual_columns(tensor.type, columns)
+    extra = residual_columns(tensor.type, columns, round_minima)
     groups = (columns + extra) // GROUP
     packed = np.empty((rows, groups, GROUP * bits // 8), np.uint8)
     zero_points = np.empty((rows, groups), np.uint8)
@@ -153,7 +161,7 @@ def quantised(tensor: Tensor, row_order: RowOrder | None = None) -> CompressedWe
     done = 0
     with np.errstate(over="ignore", invalid="ignore"):  # _checked looks at what comes out
         for blocks in _chunks(tensor, row_order):
-            found = _by_row(convert(blocks), columns // GROUP)
+            found = _by_row(convert(blocks), columns // GROUP, bool(extra))
             there = slice(done, done + len(found.scale))
             packed[there], zero_points[there] = found.packed, found.zero_points
             scale[there] = _checked(found.scale, tensor.name)
@@ -271,15 +279,15 @@ _CONVERTERS: Mapping[GGMLQuantizationType, tuple[int, Callable[[Bytes], _Groups]
 _WITH_MINIMA = frozenset({_Q.Q4_1, _Q.Q4_K})
 
 
-def _by_row(found: _Groups, groups: int) -> _Groups:
-    """Groups in rows of `groups`: packed [rows, groups, …], zero points and scales [rows, groups]; residuals are
-    quantised and stand behind each row as groups of their own."""
+def _by_row(found: _Groups, groups: int, with_residual: bool) -> _Groups:
+    """Groups in rows of `groups`: packed [rows, groups, …], zero points and scales [rows, groups]. Residuals are
+    quantised and stand behind each row as groups of their own, unless they are to be left out."""
     main = _Groups(
         found.packed.reshape(-1, groups, found.packed.shape[-1]),
         found.zero_points.reshape(-1, groups),
         found.scale.reshape(-1, groups),
     )
-    if found.residual is None:
+    if found.residual is None or not with_residual:
         return main
     residual = np.pad(found.residual.reshape(-1, groups), ((0, 0), (0, -groups % GROUP)))
     rest = _fit(residual.reshape(-1, GROUP), 15)

@@ -53,7 +53,8 @@ class _Decoder:
             x = ops.add(x, self.attention(layer, self.norm(x, f"blk.{layer}.attn_norm")))
             x = ops.add(x, self.feed_forward(layer, self.norm(x, f"blk.{layer}.ffn_norm")))
         x = ops.gather(self.norm(x, "output_norm"), self.rows, constant(0))
-        logits = self.product(x, Rows("token_embd.weight" if self.config.tied_head else "output.weight"))
+        head = Rows("token_embd.weight" if self.config.tied_head else "output.weight")
+        logits = self.product(x, head, widener=Widener(self.rows))
         logits.output(0).set_names({"logits"})
         inputs = [self.ids, self.positions, self.mask, self.beam, self.rows]
         return ov.Model([ops.result(logits)], self.sinks, inputs, self.config.architecture)
@@ -69,8 +70,8 @@ class _Decoder:
             y = ops.add(y, ops.constant(np.concatenate(biases).reshape(1, 1, -1)))
         return y
 
-    def product(self, x: Node, *parts: Rows) -> Node:
-        wide = self.widener(x, self.weights.residual_columns(parts[0].name))
+    def product(self, x: Node, *parts: Rows, widener: Widener | None = None) -> Node:
+        wide = (widener or self.widener)(x, self.weights.residual_columns(parts[0].name))
         return ops.matmul(wide, self.weights.matrix(*parts), False, True)
 
     def feed_forward(self, layer: int, x: Node) -> Node:

@@ -38,10 +38,14 @@ class Rows(NamedTuple):
 
 
 class GraphWeights:
-    """Hands out the tensors of one model as graph nodes; what is asked for twice is one node."""
+    """Hands out the tensors of one model as graph nodes; what is asked for twice is one node.
 
-    def __init__(self, source: GgufModel) -> None:
+    `round_minima` is that of `gguf_weights.quantised`.
+    """
+
+    def __init__(self, source: GgufModel, round_minima: bool = False) -> None:
         self._source = source
+        self._round_minima = round_minima
         self._shared: dict[str, Node] = {}
 
     def has(self, name: str) -> bool:
@@ -54,7 +58,7 @@ class GraphWeights:
     def residual_columns(self, name: str) -> int:
         """By how many columns the matrix is wider than its input."""
         tensor = self._source.tensors[name]
-        return residual_columns(tensor.type, tensor.shape[1])
+        return residual_columns(tensor.type, tensor.shape[1], self._round_minima)
 
     def joinable(self, *names: str) -> bool:
         """Whether the matrices are held in the same way, so that one product can stand for all."""
@@ -68,7 +72,8 @@ class GraphWeights:
         """
         key = " ".join(part.name for part in parts)
         if key not in self._shared:
-            held = [weight(self._source.tensor(part.name), part.order) for part in parts]
+            tensors = [(self._source.tensor(part.name), part.order) for part in parts]
+            held = [weight(tensor, order, self._round_minima) for tensor, order in tensors]
             self._shared[key] = _as_node(held)
         return self._shared[key]
 
@@ -83,11 +88,12 @@ def _as_node(held: list[CompressedWeight | DenseWeight]) -> Node:
 class Widener:
     """Appends to inputs the sums that residual columns are multiplied by; once for all weights an input feeds.
 
-    Tokens lie along axis 0, as they do after lowering: inputs are [tokens, 1, columns]. `ids` has as many tokens.
+    Tokens lie along axis 0, as they do after lowering: inputs are [tokens, 1, columns]. `like` is a graph input with
+    as many entries along axis 0.
     """
 
-    def __init__(self, ids: Node) -> None:
-        self._tokens = ops.gather(ops.shape_of(ids), constant([0]), constant(0))
+    def __init__(self, like: Node) -> None:
+        self._tokens = ops.gather(ops.shape_of(like), constant([0]), constant(0))
         self._zeros: dict[int, Node] = {}
         self._wide: dict[str, Node] = {}
 

@@ -41,7 +41,9 @@ def open_openvino(source: GgufModel, spec: LoadModel, progress: Progress) -> Bac
     """
     if spec.device != "CPU":
         raise LoadError("unsupported_device", f"the device {spec.device} is not supported yet; CPU is")
-    weight_bytes = sum(held_bytes(t.type, *t.shape) for t in source.tensors.values() if len(t.shape) == 2)
+    weight_bytes = sum(
+        held_bytes(t.type, *t.shape, spec.round_minima) for t in source.tensors.values() if len(t.shape) == 2
+    )
     _require_memory(weight_bytes)
     tokenizer = read_tokenizer(source)
     progress(LoadStage.BUILDING)
@@ -115,15 +117,15 @@ class _Graph(NamedTuple):
 
 
 def _graph(core: ov.Core, source: GgufModel, spec: LoadModel) -> _Graph:
-    key = hashlib.sha256(f"{BUILDER_VERSION} {ov.get_version()}".encode()).hexdigest()
+    key = hashlib.sha256(f"{BUILDER_VERSION} {ov.get_version()} {spec.round_minima}".encode()).hexdigest()
     if spec.compile_cache_dir is None:
-        return _Graph(build_decoder(source.config, GraphWeights(source)), None, False)
+        return _Graph(build_decoder(source.config, GraphWeights(source, spec.round_minima)), None, False)
     cache = GraphCache(Path(spec.compile_cache_dir))
     mapped = cache.weights_file(spec.model_digest, key)
     cached = cache.load(core, spec.model_digest, key)
     if cached is not None:
         return _Graph(cached, mapped, True)
-    built = build_decoder(source.config, GraphWeights(source))
+    built = build_decoder(source.config, GraphWeights(source, spec.round_minima))
     source.release_pages()
     try:
         cache.store(built, spec.model_digest, key)
@@ -145,6 +147,7 @@ def _fingerprint(core: ov.Core, spec: LoadModel, properties: Mapping[str, object
     facts = {
         "model": spec.model_digest,
         "builder": BUILDER_VERSION,
+        "round_minima": spec.round_minima,
         "openvino": ov.get_version(),
         "device": spec.device,
         "device_name": core.get_property(spec.device, "FULL_DEVICE_NAME"),

@@ -95,6 +95,14 @@ def test_the_rest_that_is_kept_brings_ordinary_groups_to_a_25th_of_a_step() -> N
     assert np.mean(error <= step / 25) > 0.9
 
 
+def test_rounded_minima_have_no_rest_and_stay_within_half_a_step() -> None:
+    held = random_tensor(Q.Q4_1, rows=40)
+    result = quantised(held, round_minima=True)
+    assert (result.residual_columns, result.shape) == (0, (40, 16, 32))
+    assert held_bytes(Q.Q4_1, 40, 512, round_minima=True) == result.nbytes
+    assert_within_bounds(held, result, meant(held))
+
+
 def test_columns_of_the_rest_are_padded_to_whole_groups() -> None:
     result = quantised(random_tensor(Q.Q4_1, columns=576))
     assert (result.columns, result.residual_columns, result.shape) == (576, 32, (6, 19, 32))

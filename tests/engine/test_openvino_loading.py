@@ -70,6 +70,16 @@ def test_a_graph_of_another_builder_is_replaced(
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
 
+def test_rounded_minima_are_another_graph_and_another_fingerprint(spec: LoadModel, tmp_path: Path) -> None:
+    tiny = write_tiny_gguf(tmp_path / "minima.gguf", "llama", tensor_type=Q.Q4_1, seed=5)
+    kept = loaded(replace(spec, model_path=str(tiny.path)))
+    rounded = loaded(replace(spec, model_path=str(tiny.path), round_minima=True))
+    assert not rounded.cache_hit
+    assert rounded.info.fingerprint != kept.info.fingerprint
+    assert rounded.info.weight_bytes < kept.info.weight_bytes
+    assert not np.array_equal(logits(kept), logits(rounded))
+
+
 def test_a_cache_folder_that_can_not_be_written_costs_a_warning_and_not_the_load(
     spec: LoadModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
