@@ -10,6 +10,8 @@ Inputs: input_ids, position_ids, attention_mask int64 [batch, tokens]; beam_idx 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import openvino as ov
 import openvino.opset13 as ops
@@ -20,9 +22,10 @@ from .graph_weights import GraphWeights, Rows, Widener, looked_up
 from .model_config import ModelConfig, half_row_order
 
 # Raise it whenever the graph of the same file changes: it is part of cache keys and fingerprints.
-BUILDER_VERSION = 3
+BUILDER_VERSION = 4
 
 QKV = ("attn_q", "attn_k", "attn_v")
+GATE_UP = ("ffn_gate", "ffn_up")
 
 
 def build_decoder(config: ModelConfig, weights: GraphWeights) -> ov.Model:
@@ -76,7 +79,8 @@ class _Decoder:
 
     def feed_forward(self, layer: int, x: Node) -> Node:
         """SwiGLU (Shazeer 2020)."""
-        gate, up = (self.linear(x, Rows(f"blk.{layer}.{name}")) for name in ("ffn_gate", "ffn_up"))
+        parts = [Rows(f"blk.{layer}.{name}") for name in GATE_UP]
+        gate, up = self.side_by_side(x, parts, [self.config.feed_forward] * 2)
         return self.linear(ops.multiply(ops.swish(gate), up), Rows(f"blk.{layer}.ffn_down"))
 
     def attention(self, layer: int, x: Node) -> Node:
@@ -90,21 +94,24 @@ class _Decoder:
         return self.linear(flat, Rows(f"blk.{layer}.attn_output"))
 
     def projections(self, layer: int, x: Node) -> list[Node]:
-        """Queries, keys and values [batch, tokens, heads, head_dim].
-
-        One product gives all three where the file holds them alike: three small ones cost decoding a tenth.
-        """
+        """Queries, keys and values [batch, tokens, heads, head_dim]."""
         config = self.config
         heads = [config.heads, config.kv_heads, config.kv_heads]
         orders = [half_row_order(n, config.head_dim) if config.interleaved_qk else None for n in heads[:2]]
         parts = [Rows(f"blk.{layer}.{name}", order) for name, order in zip(QKV, [*orders, None], strict=True)]
+        sizes = [n * config.head_dim for n in heads]
+        flat = self.side_by_side(x, parts, sizes)
+        return [split_heads(y, n, config.head_dim) for y, n in zip(flat, heads, strict=True)]
+
+    def side_by_side(self, x: Node, parts: Sequence[Rows], sizes: Sequence[int]) -> list[Node]:
+        """Several weights on one input, each [batch, tokens, size].
+
+        One product gives them all where the file holds them alike: several small ones cost decoding a tenth.
+        """
         if not self.weights.joinable(*(f"{part.name}.weight" for part in parts)):
-            return [
-                split_heads(self.linear(x, part), n, config.head_dim)
-                for part, n in zip(parts, heads, strict=True)
-            ]
-        together = split_heads(self.linear(x, *parts), sum(heads), config.head_dim)
-        return list(ops.variadic_split(together, constant(2), constant(heads)).outputs())
+            return [self.linear(x, part) for part in parts]
+        together = self.linear(x, *parts)
+        return list(ops.variadic_split(together, constant(2), constant(list(sizes))).outputs())
 
     def rotated(self, layer: int, name: str, x: Node) -> Node:
         """Queries or keys, normalised per head where the model does so, then rotated, heads first."""

@@ -17,7 +17,7 @@ from .backend import Backend, Progress
 from .gguf_source import GgufModel
 from .gguf_weights import held_bytes, weight_kind
 from .graph_cache import GraphCache
-from .graph_decoder import BUILDER_VERSION, QKV, build_decoder
+from .graph_decoder import BUILDER_VERSION, GATE_UP, QKV, build_decoder
 from .graph_weights import GraphWeights
 from .lowering import LoweringError, check_census, lower, take_census
 from .memory import available_bytes, drop_mapped_pages
@@ -93,9 +93,10 @@ def expected_kinds(source: GgufModel) -> Mapping[str, int]:
     if not source.config.tied_head:
         del types["token_embd.weight"]
     for layer in range(source.config.layers):
-        names = [f"blk.{layer}.{name}.weight" for name in QKV]
-        if len({types[name] for name in names}) == 1:
-            del types[names[1]], types[names[2]]
+        for group in (QKV, GATE_UP):
+            first, *rest = (f"blk.{layer}.{name}.weight" for name in group)
+            if all(types[name] == types[first] for name in rest):
+                types = {name: kind for name, kind in types.items() if name not in rest}
     return Counter(weight_kind(kind) for kind in types.values())
 
 
