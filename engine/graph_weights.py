@@ -16,9 +16,9 @@ import openvino as ov
 import openvino.opset13 as ops
 from numpy.typing import NDArray
 
+from .gguf_blocks import GROUP
 from .gguf_source import GgufModel
 from .gguf_weights import (
-    GROUP,
     CompressedWeight,
     DenseWeight,
     RowOrder,
