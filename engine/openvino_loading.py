@@ -18,7 +18,7 @@ from .gguf_source import GgufModel
 from .gguf_weights import held_bytes, weight_kind
 from .graph_cache import GraphCache
 from .graph_decoder import BUILDER_VERSION, GATE_UP, QKV, build_decoder
-from .graph_weights import GraphWeights
+from .graph_weights import GraphWeights, rounds_minima
 from .lowering import LoweringError, check_census, lower, take_census
 from .memory import available_bytes, drop_mapped_pages
 from .model_errors import LoadError
@@ -42,7 +42,9 @@ def open_openvino(source: GgufModel, spec: LoadModel, progress: Progress) -> Bac
     if spec.device != "CPU":
         raise LoadError("unsupported_device", f"the device {spec.device} is not supported yet; CPU is")
     weight_bytes = sum(
-        held_bytes(t.type, *t.shape, spec.round_minima) for t in source.tensors.values() if len(t.shape) == 2
+        held_bytes(t.type, *t.shape, rounds_minima(spec.minima, t.name))
+        for t in source.tensors.values()
+        if len(t.shape) == 2
     )
     _require_memory(weight_bytes)
     tokenizer = read_tokenizer(source)
@@ -118,15 +120,15 @@ class _Graph(NamedTuple):
 
 
 def _graph(core: ov.Core, source: GgufModel, spec: LoadModel) -> _Graph:
-    key = hashlib.sha256(f"{BUILDER_VERSION} {ov.get_version()} {spec.round_minima}".encode()).hexdigest()
+    key = hashlib.sha256(f"{BUILDER_VERSION} {ov.get_version()} {spec.minima}".encode()).hexdigest()
     if spec.compile_cache_dir is None:
-        return _Graph(build_decoder(source.config, GraphWeights(source, spec.round_minima)), None, False)
+        return _Graph(build_decoder(source.config, GraphWeights(source, spec.minima)), None, False)
     cache = GraphCache(Path(spec.compile_cache_dir))
     mapped = cache.weights_file(spec.model_digest, key)
     cached = cache.load(core, spec.model_digest, key)
     if cached is not None:
         return _Graph(cached, mapped, True)
-    built = build_decoder(source.config, GraphWeights(source, spec.round_minima))
+    built = build_decoder(source.config, GraphWeights(source, spec.minima))
     source.release_pages()
     try:
         cache.store(built, spec.model_digest, key)
@@ -148,7 +150,8 @@ def _fingerprint(core: ov.Core, spec: LoadModel, properties: Mapping[str, object
     facts = {
         "model": spec.model_digest,
         "builder": BUILDER_VERSION,
-        "round_minima": spec.round_minima,
+        "minima": spec.minima,
+        "exact": spec.exact,
         "openvino": ov.get_version(),
         "device": spec.device,
         "device_name": core.get_property(spec.device, "FULL_DEVICE_NAME"),

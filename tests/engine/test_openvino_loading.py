@@ -72,12 +72,21 @@ def test_a_graph_of_another_builder_is_replaced(
 
 def test_rounded_minima_are_another_graph_and_another_fingerprint(spec: LoadModel, tmp_path: Path) -> None:
     tiny = write_tiny_gguf(tmp_path / "minima.gguf", "llama", tensor_type=Q.Q4_1, seed=5)
-    kept = loaded(replace(spec, model_path=str(tiny.path)))
-    rounded = loaded(replace(spec, model_path=str(tiny.path), round_minima=True))
+    kept, balanced = (
+        loaded(replace(spec, model_path=str(tiny.path), minima=minima)) for minima in ("kept", "balanced")
+    )
+    assert kept.info.weight_bytes > balanced.info.weight_bytes
+    rounded = loaded(replace(spec, model_path=str(tiny.path), minima="rounded"))
     assert not rounded.cache_hit
     assert rounded.info.fingerprint != kept.info.fingerprint
-    assert rounded.info.weight_bytes < kept.info.weight_bytes
+    assert balanced.info.weight_bytes > rounded.info.weight_bytes
     assert not np.array_equal(logits(kept), logits(rounded))
+
+
+def test_exact_mode_has_a_fingerprint_of_its_own(spec: LoadModel) -> None:
+    """KV of single-row steps has other bits, so it must not be restored where exactness is promised."""
+    plain, exact = (loaded(replace(spec, exact=value)).info.fingerprint for value in (False, True))
+    assert plain != exact
 
 
 def test_a_cache_folder_that_can_not_be_written_costs_a_warning_and_not_the_load(

@@ -18,6 +18,7 @@ from agentserve.engine.gguf_source import GgufModel, open_gguf
 from agentserve.engine.graph_decoder import build_decoder
 from agentserve.engine.graph_weights import GraphWeights
 from agentserve.engine.lowering import lower
+from agentserve.engine.protocol import Minima
 from agentserve.engine.runner import SequenceSlice, StepPlan
 from agentserve.engine.runner_openvino import OpenVinoRunner, cpu_properties
 from agentserve.engine.tokenise import read_tokenizer
@@ -97,8 +98,10 @@ def _shaped(data: NDArray[np.uint8], kind: str) -> NDArray[np.generic]:
     return data.view(np.float32) if kind == "F32" else data
 
 
-def ours(source: GgufModel, tokens: list[int], properties: dict[str, object]) -> Floats:
-    model = build_decoder(source.config, GraphWeights(source))
+def ours(
+    source: GgufModel, tokens: list[int], properties: dict[str, object], minima: Minima = "kept"
+) -> Floats:
+    model = build_decoder(source.config, GraphWeights(source, minima))
     lower(model)
     runner = OpenVinoRunner(ov.Core().compile_model(model, "CPU", properties))
     runner.allocate(16, 0)
@@ -123,6 +126,16 @@ def test_served_settings_stay_close_to_the_files_own_model(
     logits = ours(source, tokens, cpu_properties(0))
     assert divergence(truth, logits) < 0.02
     assert np.mean(truth.argmax(-1) == logits.argmax(-1)) > 0.93
+
+
+def test_balanced_minima_lose_less_than_half_of_what_rounded_ones_lose(
+    source: GgufModel, tokens: list[int], truth: Floats
+) -> None:
+    balanced, rounded = (
+        divergence(truth, ours(source, tokens, cpu_properties(0), minima))
+        for minima in ("balanced", "rounded")
+    )
+    assert balanced < rounded / 2
 
 
 def test_it_agrees_with_openvino_genais_conversion_and_is_nearer_to_the_truth(
