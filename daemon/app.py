@@ -26,6 +26,7 @@ from .health import health_routes, json_response
 from .hosts import HostGuard, OriginGuard, allowed_hosts
 from .models_api import model_routes
 from .openai import ChatCompletions, error_object
+from .pins_api import pin_routes
 from .request_ids import RequestIds, request_id_of
 from .service import Service
 
@@ -38,6 +39,7 @@ def build_app(service: Service) -> ASGIApp:
         routes=[
             Route("/v1/chat/completions", chat, methods=["POST"]),
             *model_routes(service.router, service.started_at),
+            *pin_routes(service.router, settings.max_body),
             *health_routes(service),
         ],
         middleware=[Middleware(OriginGuard, refuse=error_response)],

@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import msgspec
 
@@ -20,6 +21,7 @@ from .paths import Paths
 from .snapshot import StatusSnapshot
 
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+_PINS = "/agentserve/v1/pins"
 _NOT_RUNNING = "agentserve is not running; start it with `agentserve up`"
 
 
@@ -75,6 +77,32 @@ class DaemonClient:
         """Asks the daemon to stop, after its running requests or at once; returns before it has stopped."""
         self._call("POST", "/agentserve/v1/shutdown", {"drain": drain})
 
+    def pin(self, wish: Mapping[str, Any]) -> dict[str, Any]:
+        """Pins what `wish`, a body of `POST /agentserve/v1/pins`, says; computes it first. Returns the pin.
+
+        Raises RequestError when it is refused.
+        """
+        with self._response("POST", _PINS, dict(wish), timeout=None) as response:
+            answer: dict[str, Any] = msgspec.json.decode(response.read())
+        return answer
+
+    def pins(self, model: str | None = None, salt: str | None = None) -> dict[str, Any]:
+        """The pins of the loaded models and what they take of the budgets; None is any model or salt."""
+        answer: dict[str, Any] = msgspec.json.decode(self._call("GET", _PINS + _query(model, salt)))
+        return answer
+
+    def pin_named(self, name: str, model: str | None = None, salt: str | None = None) -> dict[str, Any]:
+        """One pin. Raises RequestError when there is none."""
+        path = f"{_PINS}/{quote(name, safe='')}{_query(model, salt)}"
+        answer: dict[str, Any] = msgspec.json.decode(self._call("GET", path))
+        return answer
+
+    def unpin(self, name: str, model: str | None = None, salt: str | None = None) -> dict[str, Any]:
+        """Lets a pin go and returns what it was. Raises RequestError when there is none."""
+        path = f"{_PINS}/{quote(name, safe='')}{_query(model, salt)}"
+        answer: dict[str, Any] = msgspec.json.decode(self._call("DELETE", path))
+        return answer
+
     def stream_chat(
         self, messages: Sequence[Mapping[str, Any]], *, model: str, **options: Any
     ) -> Generator[ChatEvent, None, None]:
@@ -111,6 +139,11 @@ class DaemonClient:
             raise AgentserveError("The connection to agentserve broke off; see `agentserve logs`") from error
         finally:
             connection.close()
+
+
+def _query(model: str | None, salt: str | None) -> str:
+    given = {key: value for key, value in (("model", model), ("salt", salt)) if value is not None}
+    return f"?{urlencode(given)}" if given else ""
 
 
 def _connect(connection: http.client.HTTPConnection) -> None:

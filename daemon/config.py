@@ -72,6 +72,20 @@ class Settings:
         0, kinds.size(), "Memory for the KV cache, such as 4GB; 0 lets the engine choose."
     )
     exact: bool = _option(False, kinds.switch(), "Make logits independent of caching, at some speed.")
+    strip_decorations: bool = _option(
+        True, kinds.switch(), "Drop the headers, new in every session, that clients put before system texts."
+    )
+    minima: str = _option(
+        "balanced",
+        kinds.choice("kept", "balanced", "rounded"),
+        "Minima of Q4_1 and Q4_K weights: kept is truest to the file, rounded is fastest.",
+    )
+    capsule_budget: int = _option(
+        2 << 30, kinds.size(), "Part of the KV cache for pins, at most half of it; 0 allows none."
+    )
+    capsule_disk: int = _option(
+        8 << 30, kinds.size(), "Disk space for the prefixes of each model; 0 keeps none over a restart."
+    )
     max_body: int = _option(32 * 2**20, kinds.size(1), "Largest request body.")
     max_queue_depth: int = _option(64, kinds.integer(0), "Requests that may wait for one model.")
     drain_timeout: float = _option(30.0, kinds.number(0), "Seconds that running requests get at shutdown.")

@@ -44,11 +44,15 @@ class RequestError(AgentserveError):
 
 
 class InvalidRequest(RequestError):
+    """The request itself is wrong; asking again does not help."""
+
     status = 400
     type = "invalid_request_error"
 
 
 class ContextLengthExceeded(InvalidRequest):
+    """The prompt has more tokens than the model's context; both numbers are in the message."""
+
     code = "context_length_exceeded"
 
     def __init__(self, prompt_tokens: int, context_length: int) -> None:
@@ -62,16 +66,22 @@ class ContextLengthExceeded(InvalidRequest):
 
 
 class ModelNotFound(InvalidRequest):
+    """No model has this name; another one is never taken instead."""
+
     status = 404
     code = "model_not_found"
 
 
 class BodyTooLarge(InvalidRequest):
+    """The body is over the setting `max_body`."""
+
     status = 413
     code = "request_too_large"
 
 
 class QueueFull(RequestError):
+    """As many requests wait as may; `retry_after` is in seconds."""
+
     status = 429
     code = "queue_full"
     type = "rate_limit_error"
@@ -82,6 +92,8 @@ class QueueFull(RequestError):
 
 
 class Unavailable(RequestError):
+    """The model can't be reached now; `retry_after`, in seconds, is set where asking again may help."""
+
     status = 503
     code = "inference_unavailable"
     type = "server_error"
@@ -92,20 +104,24 @@ class Unavailable(RequestError):
 
 
 class ConfigError(AgentserveError):
+    """A setting is wrong; the message names its source, its name and its value."""
+
     exit_code = 2
 
 
 class StoreError(AgentserveError):
-    pass
+    """The model store can't do what was asked: a bad file, a wrong digest, a full disk."""
 
 
 class PullError(AgentserveError):
-    pass
+    """A model could not be fetched from where it comes from."""
 
 
 class StartError(AgentserveError):
-    pass
+    """The daemon can't start, or can't be reached by its process id."""
 
 
 class NotRunning(AgentserveError):
+    """A command needs the daemon, and none runs."""
+
     exit_code = 3

@@ -187,12 +187,13 @@ def record(generation: Generation) -> dict[str, Any]:
     if timings.decode_s > 0 and finished.completion_tokens > 1:
         block["decode_tok_per_s"] = round((finished.completion_tokens - 1) / timings.decode_s, 2)
     if started is not None:
-        block["prefix_action"] = started.prefix_action
-        block["session_id"] = started.session_id
-        if started.cache_miss_reason is not None:
-            block["cache_miss_reason"] = started.cache_miss_reason
-        if started.first_difference is not None:
-            block["first_difference"] = started.first_difference
+        known = {
+            "prefix_action": started.prefix_action,
+            "session_id": started.session_id,
+            "cache_miss_reason": started.cache_miss_reason,
+            "first_difference": started.first_difference,
+        }
+        block |= {name: value for name, value in known.items() if value is not None}
     if accepted is not None and accepted.clipped:
         block["max_output_tokens"] = accepted.max_new_tokens
     if finished.stop_string is not None:

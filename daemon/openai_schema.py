@@ -63,21 +63,29 @@ _MISSING = re.compile(r"Object missing required field `(.+)`")
 
 
 class ContentPart(msgspec.Struct):
+    """One part of a message's content; only text is served."""
+
     type: str = "text"
     text: str | None = None
 
 
 class FunctionCall(msgspec.Struct):
+    """What a tool call calls; `arguments` is JSON as text, or the object itself."""
+
     name: str
     arguments: str | dict[str, Any] | None = None
 
 
 class AssistantToolCall(msgspec.Struct):
+    """A tool call that the assistant made in an earlier turn."""
+
     function: FunctionCall
     id: str | None = None
 
 
 class ChatMessage(msgspec.Struct):
+    """One message; which fields mean something depends on `role`."""
+
     role: str
     content: str | list[ContentPart] | None = None
     name: str | None = None
@@ -88,10 +96,14 @@ class ChatMessage(msgspec.Struct):
 
 
 class StreamOptions(msgspec.Struct):
+    """Options of a streamed answer."""
+
     include_usage: bool | None = None
 
 
 class ChatBody(msgspec.Struct):
+    """The whole body; None stands for null and for absent alike."""
+
     model: str
     messages: list[ChatMessage]
     stream: bool | str | None = None
@@ -275,8 +287,9 @@ def _stops(stop: str | list[str] | None) -> tuple[str, ...]:
     stops = [stop] if isinstance(stop, str) else stop or []
     if len(stops) > _MAX_STOPS:
         _refuse(f"stop: at most {_MAX_STOPS} strings, got {len(stops)}", "stop")
-    if any(len(text) > _MAX_STOP_CHARACTERS for text in stops):
-        _refuse(f"stop: at most {_MAX_STOP_CHARACTERS} characters in each string", "stop")
+    longest = max(map(len, stops), default=0)
+    if longest > _MAX_STOP_CHARACTERS:
+        _refuse(f"stop: at most {_MAX_STOP_CHARACTERS} characters in each string, got {longest}", "stop")
     return tuple(text for text in stops if text)
 
 

@@ -68,10 +68,10 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What `remove` did; `freed` is in bytes and 0 while another name keeps the file."""
+    """What `remove` did; `freed` is in bytes, and None while another name keeps the file."""
 
     name: str
-    freed: int
+    freed: int | None
 
 
 class _Manifest(msgspec.Struct, frozen=True):
@@ -239,9 +239,9 @@ class ModelStore:
         except (FileNotFoundError, StoreError):
             return None
 
-    def _drop_blob(self, digest: str) -> int:
+    def _drop_blob(self, digest: str) -> int | None:
         if any(self._digest_or_none(name) == digest for name in self._names()):
-            return 0
+            return None
         blob = self.blob(digest)
         freed = blob.stat().st_size if blob.exists() else 0
         blob.unlink(missing_ok=True)

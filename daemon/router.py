@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
-from ..engine.protocol import LoadModel, ModelInfo
+from ..engine.protocol import LoadModel, Minima, ModelInfo
 from .config import Settings
 from .errors import ModelNotFound, QueueFull, StoreError, Unavailable
 from .lifecycle import State
@@ -105,6 +105,7 @@ class Router:
     command: Command = worker_command
     on_change: Callable[[], None] = lambda: None
     closed: bool = False
+    capsules: Path | None = None
     _places: dict[Target, _Place] = field(default_factory=dict)
     _placing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -177,8 +178,12 @@ class Router:
 
     def _check_queue(self, place: _Place) -> None:
         waiting = place.holders - 1
-        if waiting >= self.settings.max_queue_depth:
-            raise QueueFull(f"{max(waiting, 0)} requests are waiting for this model already", _RETRY_AFTER_S)
+        limit = self.settings.max_queue_depth
+        if waiting >= limit:
+            raise QueueFull(
+                f"{max(waiting, 0)} requests are waiting for this model already (max_queue_depth {limit})",
+                _RETRY_AFTER_S,
+            )
 
     async def _place_for(self, target: Target) -> _Place:
         place = self._places.get(target)
@@ -211,8 +216,13 @@ class Router:
             max_context=settings.max_context,
             kv_budget_bytes=settings.kv_budget,
             exact=settings.exact,
+            minima=cast(Minima, settings.minima),
+            strip_decorations=settings.strip_decorations,
             compile_cache_dir=None if self.compile_cache is None else str(self.compile_cache),
             reference_step_s=settings.reference_step,
+            capsule_budget_bytes=settings.capsule_budget,
+            capsule_dir=None if self.capsules is None else str(self.capsules),
+            capsule_disk_bytes=settings.capsule_disk,
         )
         return Supervisor(load, settings.load_timeout, self.command, lambda: self.on_change())
 

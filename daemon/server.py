@@ -48,7 +48,9 @@ class Daemon:
         command: Command = worker_command,
     ) -> None:
         self.startup = startup
-        self.router = Router(settings, ModelStore(paths.models), paths.compile_cache, command)
+        self.router = Router(
+            settings, ModelStore(paths.models), paths.compile_cache, command, capsules=paths.capsules
+        )
         self.service = Service(settings, self.router, startup, self.request_shutdown)
         self._listener = listener
         self._drain_timeout = settings.drain_timeout

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,11 +27,17 @@ from ..engine.protocol import (
     LoadProgress,
     LoadStage,
     ModelInfo,
+    PinCommand,
+    PinDone,
+    PinList,
+    PinRefused,
     Ready,
     Rejected,
     RequestEvent,
     SelfTest,
     Shutdown,
+    ToWorker,
+    Unpinned,
     WorkerStats,
 )
 from .channel import EventChannel
@@ -40,6 +46,8 @@ from .lifecycle import Happened, State, move
 from .worker_process import Command, WorkerProcess, worker_command
 
 _LOG = logging.getLogger(__name__)
+# After one of these nothing more is heard of a request.
+_LAST_EVENTS = (Rejected, Finished, Failed, PinDone, PinRefused, PinList, Unpinned)
 _SHUTDOWN_GRACE_S = 5.0
 _TERMINATE_GRACE_S = 2.0
 
@@ -122,23 +130,30 @@ class Supervisor:
         assert outcome is not None
         return await asyncio.shield(outcome)
 
-    @contextmanager
-    def open(self, request: GenerateRequest) -> Iterator[EventChannel]:
+    def open(self, request: GenerateRequest) -> AbstractContextManager[EventChannel]:
         """Sends a request to the ready worker and gives the channel of its events.
 
         Leaving the block before the last event cancels the request. Raises Unavailable when there is no
         ready worker; so does the channel, when the worker ends.
         """
+        return self._channel(request.request_id, Generate(request))
+
+    def ask(self, command: PinCommand) -> AbstractContextManager[EventChannel]:
+        """Sends a command about pins, like `open` a request."""
+        return self._channel(command.request_id, command)
+
+    @contextmanager
+    def _channel(self, request_id: str, message: Generate | PinCommand) -> Iterator[EventChannel]:
         if self.state is not State.READY:
             raise Unavailable("The model's worker process is not running", retry_after=1)
         channel = EventChannel()
-        self._requests[request.request_id] = channel
+        self._requests[request_id] = channel
         self._idle.clear()
-        self._send(Generate(request))
+        self._send(message)
         try:
             yield channel
         finally:
-            self.cancel(request.request_id, CancelReason.CLIENT)
+            self.cancel(request_id, CancelReason.CLIENT)
 
     def cancel(self, request_id: str, reason: CancelReason) -> None:
         """Takes a request back and drops its channel; nothing happens if it has ended or was cancelled."""
@@ -208,7 +223,7 @@ class Supervisor:
         _LOG.warning("worker %d ignores SIGTERM and is killed", process.pid)
         process.kill()
 
-    def _send(self, message: LoadModel | Generate | Cancel | Shutdown) -> None:
+    def _send(self, message: ToWorker) -> None:
         assert self._process is not None
         self._process.send(message)
 
@@ -228,7 +243,7 @@ class Supervisor:
             case Ready():
                 self._became_ready(message)
             case LoadFailed():
-                self.facts.failure = Failure(message.message, message.code)
+                self.facts.failure = _load_failure(self.load.name, message)
             case _:
                 self._forward(message)
 
@@ -249,7 +264,7 @@ class Supervisor:
         if channel is not None and not channel.put(event):
             channel.fail(SlowReader("The client reads too slowly", code="slow_reader"))
             self.cancel(event.request_id, CancelReason.SLOW_READER)
-        if isinstance(event, Rejected | Finished | Failed):
+        if isinstance(event, _LAST_EVENTS):
             self._requests.pop(event.request_id, None)
             if not self._requests:
                 self._idle.set()
@@ -258,6 +273,8 @@ class Supervisor:
         self._stop_timer()
         failure = self._explain(code)
         self._process = None
+        # What it remembered is gone with it.
+        self.facts.stats = None
         self._move(Happened.EXITED)
         self.facts.load_stage = None
         if self.state is State.FAILED:
@@ -301,6 +318,11 @@ async def _happens(event: asyncio.Event, timeout: float) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+def _load_failure(name: str, said: LoadFailed) -> Failure:
+    advice = f"; run `agentserve rm {name}`, then pull it again" if said.code == "corrupt_model" else ""
+    return Failure(f"{name} can't be loaded: {said.message}{advice}", said.code)
 
 
 def _signal_name(number: int) -> str:

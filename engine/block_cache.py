@@ -14,7 +14,7 @@ For models with recurrent state, reuse ends where a state was stored (`states`: 
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -87,6 +87,8 @@ class BlockCache:
         self._by_key: dict[bytes, Node] = {}
         self._by_block: dict[int, Node] = {}
         self._checkpoints: OrderedDict[tuple[Node, int], None] = OrderedDict()
+        # States of pins, which nobody else gets.
+        self._pinned_states: Counter[tuple[Node, int]] = Counter()
         # Addresses of blocks that were evicted, the oldest forgotten first: only to explain a miss.
         self._evicted_keys: OrderedDict[bytes, None] = OrderedDict()
         self._has_state = state_rows > 0
@@ -112,13 +114,14 @@ class BlockCache:
 
     def match(self, namespace: str, tokens: Sequence[int], most: int) -> Match:
         """The longest known prefix of `tokens` with at most `most` tokens. Changes nothing."""
-        return self._usable(_cut(self._longest(namespace, tokens), most))
+        return self._usable(_cut(self.longest(namespace, tokens), most))
 
     def stored(self, namespace: str, tokens: Sequence[int]) -> int:
         """How many leading tokens of `tokens` are known, whether or not they can be taken over."""
-        return self._longest(namespace, tokens).length
+        return self.longest(namespace, tokens).length
 
-    def _longest(self, namespace: str, tokens: Sequence[int]) -> Match:
+    def longest(self, namespace: str, tokens: Sequence[int]) -> Match:
+        """All that is known of a prompt's beginning, for models with state too: it may end between two states."""
         node, nodes = self.root(namespace), list[Node]()
         for start in range(0, len(tokens) - self._block_tokens + 1, self._block_tokens):
             following = self._child(node, tuple(tokens[start : start + self._block_tokens]))
@@ -188,8 +191,25 @@ class BlockCache:
             self.state_rows.release([node.states.pop(offset)])
         return self.state_rows.allocate(1)[0] if self.state_rows.available else None
 
+    def holds(self, node: Node) -> bool:
+        """Whether the node is still known, with the block that it had."""
+        return self._by_block.get(node.block) is node
+
+    def pin_state(self, node: Node, offset: int) -> None:
+        """Keeps a stored state until `unpin_state`, called as often, lets it go."""
+        self._pinned_states[node, offset] += 1
+        self._checkpoints.pop((node, offset), None)
+
+    def unpin_state(self, node: Node, offset: int) -> None:
+        """Lets a state go that was pinned: it is the latest of those that may be taken."""
+        self._pinned_states[node, offset] -= 1
+        if not self._pinned_states[node, offset]:
+            del self._pinned_states[node, offset]
+            self._checkpoints[node, offset] = None
+
     def holders_of_state(self) -> list[int]:
-        return [node.states[offset] for node, offset in self._checkpoints]
+        stored = [*self._checkpoints, *self._pinned_states]
+        return [node.states[offset] for node, offset in stored]
 
     def check_integrity(self) -> None:
         """Asserts that every node hangs in the tree under its own address and that its tokens are whole (I3)."""
@@ -270,6 +290,11 @@ class BlockCache:
         self.blocks.forget(node.block)
 
 
+def address(parent: bytes, tokens: Tokens) -> bytes:
+    """The address of the block of `tokens` behind the block, or the empty prefix, with the address `parent`."""
+    return _chained(parent, tokens)
+
+
 def _chained(parent: bytes, tokens: Tokens) -> bytes:
     """The address of a block: BLAKE2b-256 over its parent's address and its tokens as int64."""
     return hashlib.blake2b(parent + np.array(tokens, "<i8").tobytes(), digest_size=32).digest()
@@ -279,13 +304,14 @@ def _nearest(node: Node, tokens: Sequence[int]) -> tuple[Node | None, int]:
     """The successor that shares the longest beginning with `tokens`, and how many tokens that is."""
     best, shared = None, 0
     for successor in node.successors:
-        count = _common(successor.tokens, tokens)
+        count = common(successor.tokens, tokens)
         if count > shared:
             best, shared = successor, count
     return best, shared
 
 
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
+def common(one: Sequence[int], other: Sequence[int]) -> int:
+    """The number of leading tokens that both share."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 

@@ -14,19 +14,25 @@ import numpy as np
 
 from .batching import Work, next_work, plan_step
 from .block_cache import BlockCache, Match
+from .capsule import PinWish
+from .capsule_store import CapsuleStore, Fetched
 from .config import EngineConfig
 from .conversations import Conversations
 from .kv_pool import OutOfBlocks
 from .pace import Pace
+from .pinning import pin_again
 from .planner import Known, PrefixPlan, plan_prefix
 from .protocol import (
     CancelReason,
     Failed,
     Finished,
     FinishReason,
+    ListPins,
+    PinDone,
     RequestEvent,
     Started,
     TextDelta,
+    Unpin,
 )
 from .runner import Logits, Runner
 from .sequence import Sequence
@@ -36,7 +42,7 @@ Emit = Callable[[RequestEvent], None]
 
 
 class Engine:
-    """Runs sequences on one runner, whose blocks and state rows `cache` knows.
+    """Runs sequences on one runner, whose blocks and state rows `cache` knows. Without `capsules` there are no pins.
 
     `stop_tokens` end a turn. `emit` is called on the engine thread and must not block.
     """
@@ -48,16 +54,18 @@ class Engine:
         stop_tokens: frozenset[int],
         cache: BlockCache,
         emit: Emit,
+        capsules: CapsuleStore | None = None,
     ) -> None:
         self._runner = runner
         self._config = config
         self._stop_tokens = stop_tokens
         self._emit = emit
-        self._arrivals: SimpleQueue[Sequence] = SimpleQueue()
+        self._arrivals: SimpleQueue[Sequence | Unpin | ListPins] = SimpleQueue()
         self._known: dict[str, Sequence] = {}
         self._running: list[Sequence] = []
         self._has_state = runner.geometry.state_bytes > 0
         self.cache = cache
+        self.capsules = capsules or CapsuleStore(cache, runner)
         self.conversations = Conversations()
         self.pace = Pace(config)
         self.tokens_prefilled = 0
@@ -79,6 +87,10 @@ class Engine:
         self._known[sequence.request_id] = sequence
         self._arrivals.put(sequence)
 
+    def ask(self, message: Unpin | ListPins) -> None:
+        """Hands over a question about pins, answered between two steps; from any thread."""
+        self._arrivals.put(message)
+
     def cancel(self, request_id: str, reason: CancelReason) -> None:
         """Asks for the end of a request at its next step boundary; unknown ones have ended already."""
         sequence = self._known.get(request_id)
@@ -86,16 +98,17 @@ class Engine:
             sequence.cancelled = reason
 
     def step(self) -> bool:
-        """Computes one step. False when there was nothing to do."""
+        """Computes one step, or copies a block for the disk. False when there was nothing to do."""
         self._take_arrivals()
         self._drop_cancelled()
         self._start_next()
         work = next_work(self._running[:1], self.pace.chunk, at_boundaries=self._has_state)
         if work is None:
-            return False
+            return self.capsules.save_some(is_busy=False)
         begun = time.perf_counter()
         logits = self._runner.forward(plan_step(work, self._config.exact))
         self._commit(work, logits, time.perf_counter() - begun)
+        self.capsules.save_some(is_busy=True)
         return True
 
     def cancel_all(self, reason: CancelReason) -> None:
@@ -108,7 +121,7 @@ class Engine:
     def check_integrity(self) -> None:
         """Asserts that references and holders of blocks and state rows agree, and that the index is sound."""
         sessions = [s.session for s in self._running if s.session]
-        self.cache.blocks.check_integrity([s.block_table for s in sessions])
+        self.cache.blocks.check_integrity([*(s.block_table for s in sessions), *self.capsules.holders()])
         held = [s.state_rows for s in sessions]
         self.cache.state_rows.check_integrity([*held, self.cache.holders_of_state()])
         self.cache.check_integrity()
@@ -116,21 +129,32 @@ class Engine:
     def _take_arrivals(self) -> None:
         while True:
             try:
-                self._running.append(self._arrivals.get_nowait())
+                arrival = self._arrivals.get_nowait()
             except Empty:
                 return
+            if isinstance(arrival, Sequence):
+                self._running.append(arrival)
+            else:
+                self._emit(self.capsules.answer(arrival))
 
     def _drop_cancelled(self) -> None:
         for sequence in [s for s in self._running if s.cancelled]:
             self._finish(sequence, "cancelled")
 
     def _start_next(self) -> None:
-        """Plans the first sequence's prefix and gives it a session with room for all that it may become."""
-        if not self._running or self._running[0].session:
+        """Starts the first sequence; the next one when that failed or had nothing to compute."""
+        while self._running and not self._running[0].session:
+            self._start(self._running[0])
+
+    def _start(self, sequence: Sequence) -> None:
+        """Plans a sequence's prefix and gives it a session with room for all that it may become."""
+        if sequence.pin is not None and not self._may_pin(sequence, sequence.pin):
             return
-        sequence = self._running[0]
-        match = self.cache.match(sequence.namespace, sequence.prompt, len(sequence.prompt) - 1)
-        plan = self._plan(sequence, match)
+        # The last token is computed again for its logits, where those are wanted.
+        most = len(sequence.prompt) - (sequence.pin is None)
+        fetched = self.capsules.fetch(sequence.namespace, sequence.prompt, most)
+        match = self.cache.match(sequence.namespace, sequence.prompt, most)
+        plan = self._plan(sequence, match, fetched)
         self.cache.touch(match)
         try:
             sequence.session = self._open_session(sequence, match)
@@ -140,6 +164,14 @@ class Engine:
         sequence.cached_tokens = plan.cached_tokens
         self.tokens_reused += plan.cached_tokens
         sequence.stamps.started = time.monotonic()
+        if sequence.pin is not None:
+            self._finish_pin(sequence)
+            return
+        self.capsules.reused(sequence.namespace, sequence.prompt, plan.cached_tokens)
+        self._tell_start(sequence, plan)
+        self._recompute(sequence, fetched)
+
+    def _tell_start(self, sequence: Sequence, plan: PrefixPlan) -> None:
         sequence.conversation = self.conversations.record(
             plan.continues, sequence.namespace, sequence.session_id, plan.action
         )
@@ -154,16 +186,49 @@ class Engine:
             )
         )
 
-    def _plan(self, sequence: Sequence, match: Match) -> PrefixPlan:
+    def _recompute(self, sequence: Sequence, fetched: Fetched) -> None:
+        """Queues pins that the disk can't give back; most of their tokens will be known by then."""
+        for pin in fetched.lost:
+            again = pin_again(sequence, pin)
+            if again.request_id not in self._known:
+                self._known[again.request_id] = again
+                self._running.append(again)
+
+    def _may_pin(self, sequence: Sequence, wish: PinWish) -> bool:
+        """Whether a pin fits the budget; else it has been answered. One that was let go meanwhile is dropped."""
+        refusal = self.capsules.refusal(sequence.request_id, wish, sequence.prompt)
+        if refusal is None and not (wish.internal and not self.capsules.has(wish)):
+            return True
+        self._forget(sequence)
+        if refusal is not None and not wish.internal:
+            self._emit(refusal)
+        return False
+
+    def _finish_pin(self, sequence: Sequence) -> None:
+        """Pins what was computed, once that is all of it."""
+        session, wish = sequence.session, sequence.pin
+        assert session is not None
+        assert wish is not None
+        if session.committed < len(sequence.prompt):
+            return
+        self._forget(sequence)
+        info, replaced = self.capsules.pin(wish, session.leaf)
+        if not wish.internal:
+            self._emit(PinDone(sequence.request_id, info, sequence.cached_tokens, replaced))
+
+    def _plan(self, sequence: Sequence, match: Match, fetched: Fetched) -> PrefixPlan:
         namespace, prompt = sequence.namespace, sequence.prompt
         known = Known(
             usable=match.length,
             stored=self.cache.stored(namespace, prompt),
             namespace_empty=not self.cache.knows(namespace),
             evicted=self.cache.was_evicted(match, prompt),
+            restored=fetched.restored,
+            lost=fetched.lost[0].lost if fetched.lost else None,
         )
         named = self.conversations.get(namespace, sequence.session_id) if sequence.session_id else None
-        return plan_prefix(len(prompt), known, self.conversations.nearest(namespace, prompt), named)
+        nearest = self.conversations.nearest(namespace, prompt)
+        return plan_prefix(len(prompt), known, nearest, named, sequence.canonical)
 
     def _open_session(self, sequence: Sequence, match: Match) -> Session:
         session = Session(self.cache, self._runner.geometry, sequence.namespace, sequence.stable)
@@ -187,7 +252,9 @@ class Engine:
         sequence.session.commit(work.tokens)
         if sequence.is_prefilling and self._has_state:
             sequence.session.checkpoint(self._runner)
-        if work.samples:
+        if sequence.pin is not None:
+            self._finish_pin(sequence)
+        elif work.samples:
             self._accept(sequence, sequence.sampler.sample(logits[-1], sequence.known))
 
     def _accept(self, sequence: Sequence, token: int) -> None:
@@ -221,6 +288,9 @@ class Engine:
         if stop_string is not None:
             reason = "stop"
         sequence.stamps.finished = time.monotonic()
+        if sequence.origin is not None:
+            # Before the client hears of the end: its next turn may follow at once.
+            sequence.origin.remember(sequence.output, stop_string)
         self._forget(sequence)
         self._emit(
             Finished(
@@ -251,3 +321,5 @@ class Engine:
             sequence.conversation.tokens = np.array(session.tokens, np.int32)
             sequence.conversation.turn_start = sequence.turn_start
         session.close()
+        if sequence.pin is None:
+            self.capsules.turn_ended(sequence.namespace, session.leaf)

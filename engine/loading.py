@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import quote
 
 from .backend import Backend, Progress
 from .block_cache import BlockCache
+from .capsule_disk import CapsuleDisk
+from .capsule_store import CapsuleStore
 from .config import EngineConfig, first_chunk
+from .decorations import Decorations
 from .gguf_source import open_gguf
 from .memory import available_bytes, plan_kv
 from .model_errors import LoadError
@@ -16,8 +23,18 @@ from .protocol import LoadModel, LoadStage, ModelInfo, SelfTest
 from .runner import Runner
 from .self_test import run_self_test
 
+_LOG = logging.getLogger(__name__)
 # Rows of recurrent state, where a model has them: one per session and some to spare.
 _STATE_ROWS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class CapsuleLimits:
+    """What pins may take of the pool, and capsules of the disk below `folder`; None keeps nothing on disk."""
+
+    pool_bytes: int = 0
+    folder: Path | None = None
+    disk_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +49,24 @@ class LoadedModel:
     state_rows: int
     self_test: SelfTest
     cache_hit: bool
+    capsules: CapsuleLimits = CapsuleLimits()
 
     def block_cache(self) -> BlockCache:
         """A new, empty index over the pools; there must be one only."""
         return BlockCache(self.info.fingerprint, self.blocks, self.state_rows, self.info.block_tokens)
+
+    def capsule_store(self, cache: BlockCache, on_room: Callable[[], None]) -> CapsuleStore:
+        """Pins and the disk tier of `cache`; `on_room` is called from another thread when saving can go on."""
+        limits, geometry = self.capsules, self.runner.geometry
+        budget = min(limits.pool_bytes, self.blocks * geometry.block_bytes // 2)
+        disk = None
+        if limits.folder is not None and limits.disk_bytes:
+            try:
+                disk = CapsuleDisk(limits.folder, self.info.fingerprint, geometry, limits.disk_bytes)
+                disk.background.on_room = on_room
+            except OSError as error:
+                _LOG.warning("nothing is kept on disk: %s", error.strerror)
+        return CapsuleStore(cache, self.runner, budget, disk)
 
 
 def load(spec: LoadModel, progress: Progress) -> LoadedModel:
@@ -75,7 +106,13 @@ def _prepare(spec: LoadModel, backend: Backend) -> LoadedModel:
         raise LoadError("out_of_memory", str(error)) from error
     self_test = run_self_test(runner)
     backend.after_first_step()
-    prompter = Prompter(backend.tokenizer, backend.template, backend.defaults, kv.context_length)
+    prompter = Prompter(
+        backend.tokenizer,
+        backend.template,
+        backend.defaults,
+        kv.context_length,
+        Decorations(spec.strip_decorations),
+    )
     return LoadedModel(
         runner=runner,
         prompter=prompter,
@@ -85,7 +122,15 @@ def _prepare(spec: LoadModel, backend: Backend) -> LoadedModel:
         state_rows=state_rows,
         self_test=self_test,
         cache_hit=backend.cache_hit,
+        capsules=_capsule_limits(spec),
     )
+
+
+def _capsule_limits(spec: LoadModel) -> CapsuleLimits:
+    # A folder for each model and device: only one worker at a time has them.
+    name = quote(f"{spec.name} {spec.device}", safe="")
+    folder = Path(spec.capsule_dir) / name if spec.capsule_dir else None
+    return CapsuleLimits(spec.capsule_budget_bytes, folder, spec.capsule_disk_bytes)
 
 
 def _info(spec: LoadModel, backend: Backend, blocks: int, context_length: int, note: str | None) -> ModelInfo:

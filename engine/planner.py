@@ -4,8 +4,10 @@
 
     exact      the whole prompt is known and no conversation is cut by it
     append     the prompt extends the conversation: m = c < n
+    message_append  it does, and only because its replies kept their own tokens (see `transcripts`)
     truncate   it ends or diverges inside the conversation, at its last user turn or by its name: retry, edit
     fork       it shares a beginning with something that stays alive
+    restore    some of it had to be read from the disk, whatever else it is
     rebuild    nothing could be reused; always with a reason
 
 Reuse never depends on these names: it is the longest known prefix, whoever computed it.
@@ -24,13 +26,16 @@ class Known:
     """What the index says of a prompt: `usable` tokens can be taken over, `stored` tokens are known.
 
     They differ where the last token must be computed again for its logits, and where recurrent state was stored
-    at fewer places than tokens. `evicted` is set when the block after the known ones was there once.
+    at fewer places than tokens. `evicted` is set when the block after the known ones was there once. `restored`
+    of the usable tokens were just read from the disk; `lost` is why a pin that the prompt extends could not be.
     """
 
     usable: int
     stored: int
     namespace_empty: bool
     evicted: bool = False
+    restored: int = 0
+    lost: MissReason | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +55,21 @@ class PrefixPlan:
 
 
 def plan_prefix(
-    prompt_tokens: int, known: Known, nearest: Nearest | None, named: Conversation | None
+    prompt_tokens: int,
+    known: Known,
+    nearest: Nearest | None,
+    named: Conversation | None,
+    canonical: int | None = None,
 ) -> PrefixPlan:
-    """Plans a prompt of `prompt_tokens` tokens. `named` is the conversation that the request asks to continue."""
+    """Plans a prompt of `prompt_tokens` tokens. `named` is the conversation that the request asks to continue.
+
+    From token `canonical` on the prompt differs from what tokenising its text would give; None when nowhere.
+    """
     action, continues = _action(prompt_tokens, known, nearest, named)
+    if action == "append" and canonical is not None and known.usable > canonical:
+        action = "message_append"
+    if known.restored:
+        action = "restore"
     if not known.usable:
         action, continues = "rebuild", named
     difference = _first_difference(prompt_tokens, known, nearest)
@@ -94,6 +110,8 @@ def _first_difference(n: int, known: Known, nearest: Nearest | None) -> int | No
 
 def _miss_reason(n: int, known: Known, difference: int | None) -> MissReason | None:
     """Why less was reused than the prompt has in common with what was computed before, or could have."""
+    if known.lost is not None:
+        return known.lost
     if known.namespace_empty:
         return "cold"
     if n <= 1:

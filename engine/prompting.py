@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from .decorations import Decorations
+from .json_calls import canonical
 from .protocol import GenerateRequest, Message, SamplingParams
+from .reply_memory import ReplyMemory
 from .sampling import Sampler, resolve_sampling
 from .sequence import Sequence, Stamps
 from .templates import ChatTemplate, TemplateError
 from .text_stream import TextStream
 from .tokenise import Tokenizer
+from .transcripts import Origin, encode_transcript
 
 Messages = Items[Message]
 
@@ -35,22 +39,28 @@ class Prompt(NamedTuple):
     """Tokens, and where parts of the conversation end in them.
 
     `stable` tokens are the system text and the tools, which the next sessions of a client share. The last user
-    turn begins at `turn_start`.
+    turn begins at `turn_start`. From token `canonical` on they may differ from what tokenising the text would give,
+    since replies of this worker keep their own tokens; None when nothing differs. `origin` is where the reply to a
+    conversation will be remembered.
     """
 
     tokens: tuple[int, ...]
     stable: int = 0
     turn_start: int = 0
+    canonical: int | None = None
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Prompter:
-    """Everything that turns a request into a sequence; immutable, so any thread may use it."""
+    """Everything that turns a request into a sequence; any thread may use it."""
 
     tokenizer: Tokenizer
     template: ChatTemplate | None
     defaults: SamplingParams
     context_length: int
+    decorations: Decorations = field(default_factory=Decorations)
+    replies: ReplyMemory = field(default_factory=ReplyMemory)
 
     def prompt(self, request: GenerateRequest) -> Prompt:
         """The prompt's tokens. Raises PromptError when the template refuses the messages or nothing is left."""
@@ -65,18 +75,21 @@ class Prompter:
         return prompt
 
     def _chat(self, request: GenerateRequest) -> Prompt:
-        text = self._render(request, request.messages)
-        marks = [self._end_of(request, text, count) for count in _boundaries(request.messages)]
-        tokens, positions = self.tokenizer.encode_marked(text, marks)
-        return Prompt(tuple(tokens), *positions)
+        messages = self.decorations.strip(request.messages)
+        text = self._render(request, messages)
+        marks = [self._end_of(request, text, messages[:count]) for count in _boundaries(messages)]
+        arguments = frozenset(canonical(call.arguments) for m in messages for call in m.tool_calls)
+        found = encode_transcript(self.tokenizer, self.replies, request.namespace, text, marks, arguments)
+        differs_from = found.canonical if found.canonical < len(found.tokens) else None
+        stable, turn_start = found.positions
+        return Prompt(found.tokens, stable, turn_start, differs_from, found.origin)
 
-    def _end_of(self, request: GenerateRequest, text: str, count: int) -> int:
-        """Where the first `count` messages end in the rendered text; 0 when the template renders them otherwise
-        alone."""
-        if not count:
+    def _end_of(self, request: GenerateRequest, text: str, messages: Messages) -> int:
+        """Where the first messages end in the rendered text; 0 when the template renders them otherwise alone."""
+        if not messages:
             return 0
         try:
-            beginning = self._render(request, request.messages[:count], add_generation_prompt=False)
+            beginning = self._render(request, messages, add_generation_prompt=False)
         except PromptError:
             # Some templates demand a user message.
             return 0
@@ -116,6 +129,8 @@ class Prompter:
             prompt=prompt.tokens,
             stable=prompt.stable,
             turn_start=prompt.turn_start,
+            canonical=prompt.canonical,
+            origin=prompt.origin,
             max_new_tokens=room if request.max_new_tokens is None else min(request.max_new_tokens, room),
             sampler=Sampler(sampling, prompt.tokens),
             text=TextStream(self.tokenizer, request.stop),

@@ -3,9 +3,11 @@
 Frozen dataclasses of the standard library only: this is the one engine module that the daemon imports.
 Messages travel pickled over one duplex pipe, so both sides always run the same version of this file.
 
-    daemon → worker   LoadModel (first, once), Generate, Cancel, Shutdown
+    daemon → worker   LoadModel (first, once), Generate, Pin, Unpin, ListPins, Cancel, Shutdown
     worker → daemon   LoadProgress*, then Ready or LoadFailed; per request either Rejected, or
-                      Accepted, Started, TextDelta*, and one of Finished, Failed; WorkerStats at any time
+                      Accepted, Started, TextDelta*, and one of Finished, Failed; WorkerStats at any time;
+                      for Pin one of PinDone, PinRefused, Finished (cancelled), Failed; for Unpin one of
+                      Unpinned, PinRefused; for ListPins PinList
 
 A request is named by its `request_id` in both directions. All times are seconds, all sizes bytes or tokens.
 """
@@ -16,8 +18,33 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
 
+from .pin_protocol import ListPins, PinAnswer, PinDone, PinInfo, PinList, PinRefused, PinTier, Unpin, Unpinned
+
+# What comes from another file; all that is defined here is public too.
+__all__ = [
+    "ListPins",
+    "PinAnswer",
+    "PinDone",
+    "PinInfo",
+    "PinList",
+    "PinRefused",
+    "PinTier",
+    "Unpin",
+    "Unpinned",
+]
+
 FinishReason = Literal["stop", "length", "cancelled"]
-MissReason = Literal["cold", "diverged", "diverged_at_start", "too_short", "no_checkpoint", "evicted"]
+MissReason = Literal[
+    "cold",
+    "diverged",
+    "diverged_at_start",
+    "too_short",
+    "no_checkpoint",
+    "evicted",
+    "fingerprint_mismatch",
+    "capsule_damaged",
+]
+Minima = Literal["kept", "balanced", "rounded"]
 PrefixAction = Literal["exact", "append", "message_append", "restore", "truncate", "fork", "rebuild"]
 
 
@@ -109,6 +136,10 @@ class LoadModel:
 
     `model_digest` is the store's SHA-256 of the file ("" makes the engine compute it).
     `threads` 0 and `kv_budget_bytes` 0 let the engine choose; `max_context` 0 is the model's own.
+    `minima` says in which weights the minima of Q4_1 and Q4_K are kept (see `graph_weights.rounds_minima`).
+    Pins hold at most `capsule_budget_bytes` of the KV cache, and at most half of it; 0 allows no pins. Capsules are
+    kept below `capsule_dir` (None keeps none on disk), at most `capsule_disk_bytes` for this model.
+    `strip_decorations` drops lines of clients that change every session from the beginning of system texts.
     `reference_step_s` slows each step of the reference model, for tests of queues and cancellation.
     """
 
@@ -120,8 +151,13 @@ class LoadModel:
     max_context: int = 0
     kv_budget_bytes: int = 0
     exact: bool = False
+    minima: Minima = "balanced"
     compile_cache_dir: str | None = None
+    strip_decorations: bool = True
     reference_step_s: float = 0.0
+    capsule_budget_bytes: int = 2 << 30
+    capsule_dir: str | None = None
+    capsule_disk_bytes: int = 8 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +172,30 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class Pin:
+    """Makes a prefix stay under a name; a pin of that name is replaced. Answered by PinDone or PinRefused.
+
+    The tokens are those of `request` (its sampling and limits mean nothing), or the prompt of the recent request
+    `from_request`, or, without both, the stable prefix of the namespace's last request. At most the first
+    `tokens` of them, in whole blocks. The pin expires after `ttl_s` seconds; None is never.
+    """
+
+    request_id: str
+    name: str
+    namespace: str = ""
+    request: GenerateRequest | None = None
+    from_request: str | None = None
+    tokens: int | None = None
+    ttl_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Shutdown:
     """Ends the worker after the running step; unfinished requests are Finished as cancelled."""
 
 
-ToWorker = LoadModel | Generate | Cancel | Shutdown
+PinCommand = Pin | Unpin | ListPins
+ToWorker = LoadModel | Generate | PinCommand | Cancel | Shutdown
 
 
 # ---- worker → daemon
@@ -306,5 +361,5 @@ class WorkerStats:
     decode_tokens_per_s: float
 
 
-RequestEvent = Rejected | Accepted | Started | TextDelta | Finished | Failed
+RequestEvent = Rejected | Accepted | Started | TextDelta | Finished | Failed | PinAnswer
 FromWorker = LoadProgress | Ready | LoadFailed | RequestEvent | WorkerStats

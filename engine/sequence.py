@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
+from .capsule import PinWish
 from .conversations import Conversation
 from .protocol import CancelReason, Timings
 from .sampling import Sampler
 from .session import Session
 from .text_stream import TextStream
+from .transcripts import Origin
 
 
 @dataclass(slots=True)
@@ -41,8 +43,8 @@ class Sequence:
     """A request from its arrival to its end. It dies with the request; the session may outlive it.
 
     The tokens known are `prompt + output`. Those before `session.committed` are computed, the rest is what the
-    next steps have to feed: a part of the prompt, or the token sampled last. `max_new_tokens` is at least 1. `stable`
-    and `turn_start` are those of `prompting.Prompt`.
+    next steps have to feed: a part of the prompt, or the token sampled last. `max_new_tokens` is at least 1. `stable`,
+    `turn_start`, `canonical` and `origin` are those of `prompting.Prompt`.
     """
 
     request_id: str
@@ -55,6 +57,8 @@ class Sequence:
     session_id: str | None = None
     stable: int = 0
     turn_start: int = 0
+    canonical: int | None = None
+    origin: Origin | None = None
     session: Session | None = None
     conversation: Conversation | None = None
     output: list[int] = field(default_factory=list)
@@ -62,6 +66,8 @@ class Sequence:
     unsent_tokens: int = 0
     # Set by the intake thread, read by the engine thread at step boundaries; a reference, so never torn.
     cancelled: CancelReason | None = None
+    # Set when the prompt is only to be computed and pinned, and nothing to be generated.
+    pin: PinWish | None = None
 
     @property
     def known(self) -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .block_cache import BlockCache, Match
+from .block_cache import BlockCache, Match, Node
 from .kv_pool import OutOfBlocks
 from .runner import KvGeometry, Runner, StateUse, StateWrite
 
@@ -47,6 +47,11 @@ class Session:
     @property
     def committed(self) -> int:
         return len(self.tokens)
+
+    @property
+    def leaf(self) -> Node:
+        """The last block that is known; after `close` that of the last token. The root when there is none."""
+        return self._leaf
 
     @property
     def room(self) -> int:

@@ -15,7 +15,9 @@ class Tokenizer:
 
     `bos_id` may be None. `eos_ids` are all tokens that end a turn. `add_bos` says whether raw text is to begin
     with `bos_id`; chat templates write theirs themselves. `special_tokens` maps the names that chat templates
-    use (`bos_token`, `eos_token`, `unk_token`, `pad_token`) to texts.
+    use (`bos_token`, `eos_token`, `unk_token`, `pad_token`) to texts. `control_texts` are the texts of all control
+    tokens. With `adds_space` every text, and every stretch behind a control token, is encoded as if a space stood
+    before it.
     """
 
     def __init__(self, keys: Metadata, rows: int) -> None:
@@ -36,6 +38,13 @@ class Tokenizer:
             for short, name in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding"))
             if name in vocabulary.named
         }
+        self._controls = {
+            token_id: vocabulary.texts[token_id].encode()
+            for token_id in vocabulary.ids_of(TokenType.CONTROL)
+            if vocabulary.texts[token_id]
+        }
+        self.control_texts = tuple(text.decode() for text in self._controls.values())
+        self.adds_space = vocabulary.kind == "llama" and vocabulary.add_space_prefix
         self._before = [self.bos_id] if self.add_bos and self.bos_id is not None else []
         self._after = [vocabulary.named["eos"]] if vocabulary.add_eos and "eos" in vocabulary.named else []
 
@@ -45,12 +54,12 @@ class Tokenizer:
         With `add_special` the model's own tokens for a raw text come before and after it. Lone surrogates, which
         UTF-8 can't hold, count as question marks.
         """
-        ids = self._encoder.encode(_clean(text), add_special_tokens=False).ids
+        ids = self._encoder.encode(clean_text(text), add_special_tokens=False).ids
         return [*self._before, *ids, *self._after] if add_special else list(ids)
 
     def encode_marked(self, text: str, marks: Sequence[int]) -> tuple[list[int], list[int]]:
         """The tokens of `text`, and for each character position in `marks` how many tokens lie wholly before it."""
-        encoding = self._encoder.encode(_clean(text), add_special_tokens=False)
+        encoding = self._encoder.encode(clean_text(text), add_special_tokens=False)
         ends = [end for _, end in encoding.offsets]
         return list(encoding.ids), [bisect_right(ends, mark) for mark in marks]
 
@@ -64,6 +73,10 @@ class Tokenizer:
         if token_id < 0:
             raise IndexError(f"token {token_id}")
         return self._bytes[token_id] if token_id < self.vocab_size else b""
+
+    def spelling(self, token_id: int) -> bytes:
+        """`token_bytes`, but a control token is spelled out as a template writes it."""
+        return self._controls.get(token_id) or self.token_bytes(token_id)
 
     def id_of(self, text: str) -> int | None:
         """The id of the token spelled like this in the file, such as `<|im_start|>`; None when there is none."""
@@ -83,6 +96,6 @@ def _end_ids(vocabulary: Vocabulary) -> frozenset[int]:
     )
 
 
-def _clean(text: str) -> str:
+def clean_text(text: str) -> str:
     """The text with question marks for lone surrogates, as many characters long."""
     return text.encode("utf-8", "replace").decode()

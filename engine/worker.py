@@ -22,6 +22,7 @@ from .engine import Engine
 from .loading import LoadedModel, load
 from .memory import give_back_large_buffers
 from .model_errors import LoadError, ModelFileError
+from .pinning import PinIntake
 from .prompting import PromptError
 from .protocol import (
     Accepted,
@@ -30,13 +31,18 @@ from .protocol import (
     FromWorker,
     Generate,
     GenerateRequest,
+    ListPins,
     LoadFailed,
     LoadModel,
     LoadProgress,
+    Pin,
+    PinRefused,
     Ready,
     Rejected,
     Shutdown,
+    Unpin,
 )
+from .reply_recall import recall_replies, recent_conversations
 from .sequence import Stamps
 from .worker_stats import StatsReporter
 
@@ -75,10 +81,14 @@ class Worker:
         self._connection = connection
         self._outbox = outbox
         self._model = model
-        stops = model.prompter.tokenizer.eos_ids
-        self._engine = Engine(model.runner, model.config, stops, model.block_cache(), outbox.put)
-        self._stats = StatsReporter(self._engine, outbox.put)
         self._work = threading.Event()
+        stops = model.prompter.tokenizer.eos_ids
+        cache = model.block_cache()
+        capsules = model.capsule_store(cache, self._work.set)
+        self._engine = Engine(model.runner, model.config, stops, cache, outbox.put, capsules)
+        self._pins = PinIntake(model.prompter, model.info.block_tokens)
+        self._stored = recent_conversations(capsules.disk) if capsules.disk is not None else []
+        self._stats = StatsReporter(self._engine, outbox.put)
         self._stopping = False
 
     def run(self) -> None:
@@ -94,6 +104,7 @@ class Worker:
                 self._stats.report(idle=True)
                 self._work.wait()
         self._engine.cancel_all(CancelReason.SHUTDOWN)
+        self._engine.capsules.close()
 
     def _step(self) -> bool:
         try:
@@ -105,6 +116,9 @@ class Worker:
             return True
 
     def _intake(self) -> None:
+        prompter = self._model.prompter
+        for namespace, tokens in self._stored:
+            recall_replies(prompter.tokenizer, prompter.replies, namespace, tokens)
         while True:
             try:
                 message = self._connection.recv()
@@ -113,6 +127,10 @@ class Worker:
             match message:
                 case Generate(request):
                     self._take(request)
+                case Pin():
+                    self._pin(message)
+                case Unpin() | ListPins():
+                    self._engine.ask(message)
                 case Cancel(request_id, reason):
                     self._engine.cancel(request_id, reason)
                 case Shutdown():
@@ -129,6 +147,7 @@ class Worker:
             self._outbox.put(_rejected(request.request_id, error, prompter.context_length))
             return
         stamps.tokenize_s = time.monotonic() - stamps.arrived
+        self._pins.recent.remember(request.request_id, request.namespace, prompt)
         asked = request.max_new_tokens
         self._outbox.put(
             Accepted(
@@ -140,6 +159,16 @@ class Worker:
                 tokenize_s=stamps.tokenize_s,
             )
         )
+        self._engine.submit(sequence)
+
+    def _pin(self, pin: Pin) -> None:
+        """Hands a pin to the engine, or answers PinRefused."""
+        try:
+            sequence = self._pins.sequence(pin, Stamps(time.monotonic()))
+        except PromptError as error:
+            refusal = PinRefused(pin.request_id, error.status, error.code, error.message, error.param)
+            self._outbox.put(refusal)
+            return
         self._engine.submit(sequence)
 
 

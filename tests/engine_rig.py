@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from agentserve.engine.backend import Backend
 from agentserve.engine.block_cache import BlockCache
 from agentserve.engine.config import EngineConfig
 from agentserve.engine.engine import Engine
@@ -47,17 +48,19 @@ class Rig:
     blocks: int = 64
     endless: bool = False
     events: list[RequestEvent] = field(default_factory=list)
+    backend: Backend | None = None
 
     def __post_init__(self) -> None:
-        backend = open_reference(LoadModel("reference", None))
-        backend.runner.allocate(self.blocks, 16)
+        backend = self.backend or open_reference(LoadModel("reference", None))
+        state_rows = 16 if backend.runner.geometry.state_bytes else 0
+        backend.runner.allocate(self.blocks, state_rows)
         self.runner = RecordingRunner(backend.runner)
         self.tokenizer = backend.tokenizer
         self.prompter = Prompter(
             backend.tokenizer, backend.template, backend.defaults, self.config.context_length
         )
         stops = frozenset[int]() if self.endless else backend.tokenizer.eos_ids
-        cache = BlockCache("reference", self.blocks, 16, backend.runner.geometry.block_tokens)
+        cache = BlockCache("reference", self.blocks, state_rows, backend.runner.geometry.block_tokens)
         self.engine = Engine(self.runner, self.config, stops, cache, self.events.append)
 
     def submit(self, request_id: str = "r", text: str = "hello", **fields: object) -> None:

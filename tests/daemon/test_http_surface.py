@@ -82,7 +82,12 @@ def test_health_tells_models_queue_requests_and_memory(serve: Serve, fake: Fake)
     httpx.post(f"{live.url}/v1/chat/completions", json=CHAT)
     health = httpx.get(f"{live.url}/health").json()
     assert health["status"] == "healthy"
-    assert health["models"] == [{"name": "reference", "state": "ready", "device": "mock", "error": None}]
+    (model,) = health["models"]
+    prefix_memory = model.pop("prefix_memory")
+    assert model == {"name": "reference", "state": "ready", "device": "mock", "error": None}
+    assert prefix_memory["blocks"] == {"used": 7, "cached": 5, "free": 88}
+    assert (prefix_memory["tokens_reused"], prefix_memory["tokens_computed"]) == (30, 40)
+    assert prefix_memory["hit_rate"] == round(30 / 70, 4)
     assert health["queue"] == {"active": 0, "queued": 0}
     assert health["requests"]["done"] == 1
     assert health["memory"]["daemon_rss_bytes"] > 10**6
@@ -106,8 +111,10 @@ def test_health_is_degraded_when_a_worker_has_failed(serve: Serve, fake: Fake) -
     dying = CHAT | {"messages": [{"role": "user", "content": "die_after=0"}]}
     httpx.post(f"{live.url}/v1/chat/completions", json=dying)
     health = httpx.get(f"{live.url}/health").json()
+    (model,) = health["models"]
     assert health["status"] == "degraded"
-    assert "SIGKILL" in health["models"][0]["error"]
+    assert "SIGKILL" in model["error"]
+    assert model["prefix_memory"]["blocks"] == {"used": 0, "cached": 0, "free": 0}
 
 
 def test_status_tells_all_that_a_person_asks_for(serve: Serve, fake: Fake) -> None:

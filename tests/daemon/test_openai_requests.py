@@ -171,7 +171,7 @@ BAD = [
     ({"max_completion_tokens": -1}, "max_completion_tokens", "max_completion_tokens must be at least 1, got -1"),
     ({"seed": "x"}, "seed", "seed: expected an integer or null, got a string"),
     ({"stop": ["x"] * 17}, "stop", "stop: at most 16 strings, got 17"),
-    ({"stop": "x" * 1025}, "stop", "stop: at most 1024 characters in each string"),
+    ({"stop": "x" * 1025}, "stop", "stop: at most 1024 characters in each string, got 1025"),
     ({"stop": 3}, "stop", "stop: expected a string or an array or null, got an integer"),
     ({"stream": "maybe"}, "stream", "stream: expected true or false, got 'maybe'"),
     ({"logprobs": True}, "logprobs", "logprobs is not supported by this server"),

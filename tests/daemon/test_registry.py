@@ -134,7 +134,7 @@ def test_adding_the_same_model_twice_changes_nothing(store: ModelStore) -> None:
 def test_removing_a_name_frees_the_file_only_with_the_last_name(store: ModelStore) -> None:
     put(store, "one", b"shared")
     put(store, "two", b"shared")
-    assert store.remove("one").freed == 0
+    assert store.remove("one").freed is None
     assert store.resolve("two").path.read_bytes() == b"shared"
     removed = store.remove("two")
     assert (removed.name, removed.freed) == ("two:latest", 6)

@@ -82,7 +82,9 @@ def test_logits_equal_those_of_transformers(family: str, kind: Q, tmp_path: Path
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 @pytest.mark.parametrize("kind", [Q.Q4_1, Q.Q4_K], ids=lambda kind: kind.name)
-def test_types_with_minima_stay_near_transformers_in_every_product(family: str, kind: Q, tmp_path: Path) -> None:
+def test_types_with_minima_stay_near_transformers_in_every_product(
+    family: str, kind: Q, tmp_path: Path
+) -> None:
     """Head and embedding too: their residual columns are handled apart."""
     tiny = write_tiny_gguf(tmp_path / "tiny.gguf", family, tensor_type=kind, seed=11)
     expected = reference_logits(tiny)

@@ -1,0 +1,233 @@
+"""`/agentserve/v1/pins`: prefixes that stay, by name.
+
+A salt keeps pins apart as it keeps requests apart; it is asked for and never told.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import asdict
+from typing import Any, NoReturn
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ..engine.protocol import (
+    Failed,
+    Finished,
+    GenerateRequest,
+    ListPins,
+    Pin,
+    PinAnswer,
+    PinCommand,
+    PinDone,
+    PinInfo,
+    PinList,
+    PinRefused,
+    Unpin,
+    Unpinned,
+)
+from .errors import InvalidRequest, RequestError, Unavailable
+from .generation import to_error
+from .health import json_response
+from .ledger import ClientGone
+from .lifecycle import State
+from .openai import error_object
+from .openai_schema import parse_chat
+from .router import Router
+from .streams import cancelled_on_disconnect, read_body
+from .supervisor import Supervisor
+
+
+class PinBody(msgspec.Struct):
+    """What to pin: `messages` (with `tools` as in a chat request), `text`, the prompt of the request `from`, or,
+    without any of these, the stable prefix of the last request. Of it at most the first `tokens` tokens."""
+
+    name: str
+    model: str | None = None
+    salt: str | None = None
+    messages: Any = None
+    tools: Any = None
+    chat_template_kwargs: Any = None
+    text: str | None = None
+    from_request: str | None = msgspec.field(default=None, name="from")
+    tokens: int | None = None
+    ttl: float | None = None
+
+
+def pin_routes(router: Router, max_body: int) -> list[Route]:
+    """Making, listing, showing and removing pins. A model that is not loaded is loaded for the first and last."""
+
+    async def make(request: Request) -> Response:
+        wish = _parse(await read_body(request.scope, request.receive, max_body))
+        async with (
+            cancelled_on_disconnect(request.receive),
+            router.hold(_model(router, wish.model)) as worker,
+        ):
+            await router.ready(worker)
+            answer = await ask(worker, _pin(wish))
+        if isinstance(answer, PinDone):
+            return json_response(_done(answer, worker.load.name), 201)
+        return _refused(answer)
+
+    async def listing(request: Request) -> Response:
+        lists = await _lists(router, request.query_params.get("model"), request.query_params.get("salt"))
+        pins = [_pin_object(pin, model) for model, found in lists for pin in found.pins]
+        return json_response({"pins": pins, "models": [_budgets(found, model) for model, found in lists]})
+
+    async def one(request: Request) -> Response:
+        name, salt = request.path_params["name"], request.query_params.get("salt")
+        for model, found in await _lists(router, request.query_params.get("model"), salt or ""):
+            for pin in found.pins:
+                if pin.name == name:
+                    return json_response(_pin_object(pin, model))
+        _not_found(name)
+
+    async def remove(request: Request) -> Response:
+        query = request.query_params
+        command = Unpin(_new_id(), request.path_params["name"], query.get("salt", ""))
+        async with router.hold(_model(router, query.get("model"))) as worker:
+            await router.ready(worker)
+            answer = await ask(worker, command)
+        if isinstance(answer, Unpinned):
+            return json_response(_pin_object(answer.pin, worker.load.name) | {"removed": True})
+        return _refused(answer)
+
+    path = "/agentserve/v1/pins"
+    return [
+        Route(path, _unless_gone(make), methods=["POST"]),
+        Route(path, listing),
+        Route(f"{path}/{{name}}", one),
+        Route(f"{path}/{{name}}", remove, methods=["DELETE"]),
+    ]
+
+
+async def ask(worker: Supervisor, command: PinCommand) -> PinAnswer:
+    """What a ready worker answers. Raises RequestError when it fails or is stopped over it."""
+    with worker.ask(command) as channel:
+        while True:
+            for event in await channel.receive():
+                match event:
+                    case PinDone() | PinRefused() | PinList() | Unpinned():
+                        return event
+                    case Failed():
+                        raise to_error(event)
+                    case Finished():
+                        raise Unavailable("The pin was cancelled", code="cancelled", retry_after=1)
+
+
+def _unless_gone(handler: Any) -> Any:
+    async def run(request: Request) -> Response:
+        try:
+            answer: Response = await handler(request)
+        except ClientGone:
+            # Nobody is there to read it.
+            return Response(status_code=204)
+        return answer
+
+    return run
+
+
+async def _lists(router: Router, model: str | None, salt: str | None) -> list[tuple[str, PinList]]:
+    """The pins of each loaded model, or of one; loads nothing."""
+    wanted = None if model is None else (await router.resolve(model)).name
+    found: list[tuple[str, PinList]] = []
+    for worker in router.supervisors():
+        if worker.state is State.READY and wanted in (None, worker.load.name):
+            answer = await ask(worker, ListPins(_new_id(), salt))
+            assert isinstance(answer, PinList)
+            found.append((worker.load.name, answer))
+    return found
+
+
+def _parse(body: bytes) -> PinBody:
+    try:
+        wish = msgspec.json.decode(body, type=PinBody)
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"The request body is wrong: {error}", code="invalid_json") from None
+    given = [
+        key
+        for key, value in (("messages", wish.messages), ("text", wish.text), ("from", wish.from_request))
+        if value is not None
+    ]
+    if len(given) > 1:
+        raise InvalidRequest(
+            f"{' and '.join(given)} exclude each other", param=given[1], code="invalid_value"
+        )
+    for field, number in (("tokens", wish.tokens), ("ttl", wish.ttl)):
+        if number is not None and number <= 0:
+            raise InvalidRequest(f"{field} must be more than 0", param=field, code="invalid_value")
+    return wish
+
+
+def _pin(wish: PinBody) -> Pin:
+    return Pin(
+        request_id=_new_id(),
+        name=wish.name,
+        namespace=wish.salt or "",
+        request=_request(wish),
+        from_request=wish.from_request,
+        tokens=wish.tokens,
+        ttl_s=wish.ttl,
+    )
+
+
+def _request(wish: PinBody) -> GenerateRequest | None:
+    if wish.text is not None:
+        return GenerateRequest("", prompt=wish.text, namespace=wish.salt or "")
+    if wish.messages is None:
+        return None
+    body: dict[str, Any] = {"model": "-", "messages": wish.messages, "cache_salt": wish.salt}
+    for key in ("tools", "chat_template_kwargs"):
+        if (value := getattr(wish, key)) is not None:
+            body[key] = value
+    return parse_chat(msgspec.json.encode(body), "").generate
+
+
+def _model(router: Router, name: str | None) -> str:
+    return name or router.default_model
+
+
+def _new_id() -> str:
+    return f"pin-{uuid.uuid4().hex}"
+
+
+def _done(answer: PinDone, model: str) -> dict[str, Any]:
+    extra = {"cached_tokens": answer.cached_tokens, "replaced": answer.replaced}
+    return _pin_object(answer.pin, model) | extra
+
+
+def _pin_object(pin: PinInfo, model: str) -> dict[str, Any]:
+    shown = asdict(pin)
+    shown["salted"] = bool(shown.pop("namespace"))
+    return {"model": model, **shown}
+
+
+def _budgets(found: PinList, model: str) -> dict[str, Any]:
+    return {
+        "model": model,
+        "used_bytes": found.used_bytes,
+        "budget_bytes": found.budget_bytes,
+        "disk_bytes": found.disk_bytes,
+        "disk_budget_bytes": found.disk_budget_bytes,
+    }
+
+
+def _refused(answer: PinAnswer) -> Response:
+    assert isinstance(answer, PinRefused)
+    error = RequestError(answer.message, param=answer.param, code=answer.code)
+    error.status = answer.status
+    if answer.status < 500:
+        error.type = InvalidRequest.type
+    body = error_object(error)
+    if answer.wanted_bytes is not None:
+        body["error"] |= {"wanted_bytes": answer.wanted_bytes, "free_bytes": answer.free_bytes}
+    return json_response(body, answer.status)
+
+
+def _not_found(name: str) -> NoReturn:
+    error = InvalidRequest(f"There is no pin {name!r}", param="name", code="pin_not_found")
+    error.status = 404
+    raise error

@@ -1,0 +1,104 @@
+"""An engine whose pins and capsules outlive it in a folder: made anew over the same folder, it is a restart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+from agentserve.engine.block_cache import BlockCache
+from agentserve.engine.capsule_disk import CapsuleDisk
+from agentserve.engine.capsule_store import CapsuleStore
+from agentserve.engine.engine import Engine
+from agentserve.engine.pinning import PinIntake
+from agentserve.engine.protocol import (
+    GenerateRequest,
+    ListPins,
+    Message,
+    Pin,
+    PinDone,
+    PinList,
+    PinRefused,
+    Started,
+    Unpin,
+    Unpinned,
+)
+from agentserve.engine.sequence import Stamps
+from engine_rig import Rig
+
+Answer = TypeVar("Answer", PinDone, PinRefused, PinList, Unpinned)
+
+
+@dataclass
+class CapsuleRig(Rig):
+    """A rig with a disk tier below `folder`, or without one, and a budget for pins."""
+
+    folder: Path | None = None
+    fingerprint: str = "reference"
+    pin_bytes: int = 1 << 30
+    disk_bytes: int = 1 << 30
+    intake: PinIntake = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        geometry = self.runner.geometry
+        stops = frozenset[int]() if self.endless else self.tokenizer.eos_ids
+        cache = BlockCache(self.fingerprint, self.blocks, 16, geometry.block_tokens)
+        disk = None
+        if self.folder is not None:
+            disk = CapsuleDisk(self.folder, self.fingerprint, geometry, self.disk_bytes)
+        store = CapsuleStore(cache, self.runner, self.pin_bytes, disk)
+        self.engine = Engine(self.runner, self.config, stops, cache, self.events.append, store)
+        self.intake = PinIntake(self.prompter, geometry.block_tokens)
+
+    def submit(self, request_id: str = "r", text: str = "hello", **fields: object) -> None:
+        super().submit(request_id, text, **fields)
+        request = replace(GenerateRequest(request_id, (Message("user", text),)), **fields)  # type: ignore[arg-type]
+        self.intake.recent.remember(request_id, request.namespace, self.prompter.prompt(request))
+
+    def ask(self, request_id: str, messages: tuple[Message, ...], **fields: object) -> Started:
+        """Runs one request to its end, saves what it left, and returns how it was started."""
+        self.submit(request_id, messages=messages, **fields)
+        self.settle()
+        (started,) = [e for e in self.events if isinstance(e, Started) and e.request_id == request_id]
+        return started
+
+    def settle(self) -> None:
+        """Runs until nothing is left to compute or to save."""
+        self.run()
+        disk = self.engine.capsules.disk
+        if disk is not None:
+            assert disk.background.settle(30)
+            disk.collect()
+
+    def pin(self, pin: Pin, kind: type[Answer] = PinDone) -> Answer:  # type: ignore[assignment]
+        """Pins to the end; the answer must be of that kind."""
+        self.engine.submit(self.intake.sequence(pin, Stamps(0.0)))
+        self.settle()
+        return self.last(kind)
+
+    def ask_about(self, message: Unpin | ListPins, kind: type[Answer]) -> Answer:
+        self.engine.ask(message)
+        self.settle()
+        return self.last(kind)
+
+    def pins(self) -> PinList:
+        return self.ask_about(ListPins("list"), PinList)
+
+    def last(self, kind: type[Answer]) -> Answer:
+        answer = self.events[-1]
+        assert isinstance(answer, kind), answer
+        return answer
+
+    def restarted(self, **changes: object) -> CapsuleRig:
+        """A new engine over the same folder; this one ends without another word, as by kill -9."""
+        fields = {
+            "config": self.config,
+            "blocks": self.blocks,
+            "endless": self.endless,
+            "folder": self.folder,
+            "fingerprint": self.fingerprint,
+            "pin_bytes": self.pin_bytes,
+            "disk_bytes": self.disk_bytes,
+        }
+        return CapsuleRig(**{**fields, **changes})  # type: ignore[arg-type]
