@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import bench, chat, logs, models, output, serve, status
+from . import bench, chat, logs, models, output, pins, serve, status
 from .diagnostics import guarded
 from .options import takes_settings
 
@@ -49,6 +49,9 @@ app.command()(models.pull)
 app.command("list")(models.list_models)
 app.command()(models.show)
 app.command("rm")(models.remove)
+app.command()(pins.pin)
+app.command()(pins.unpin)
+app.add_typer(pins.pins_app, name="pins")
 
 
 def main() -> None:

@@ -29,7 +29,7 @@ STREAMED = 128
 TEMPLATE_ROOM = 64
 QUESTION = "Explain in detail, step by step, what this code does and why."
 # Settings that change what the engine does; the temporary daemon gets the same.
-ENGINE_SETTINGS = ("device", "threads", "max_context", "kv_budget", "exact", "mock")
+ENGINE_SETTINGS = ("device", "threads", "max_context", "kv_budget", "exact", "minima", "mock")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +111,7 @@ def _load_spec(stored: StoredModel | None, settings: Settings, paths: Paths) -> 
         "max_context": settings.max_context,
         "kv_budget_bytes": settings.kv_budget,
         "exact": settings.exact,
+        "minima": settings.minima,
         "compile_cache_dir": str(paths.compile_cache),
     }
 

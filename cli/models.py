@@ -66,8 +66,13 @@ def show(model: ModelArgument, json: JsonOption = False) -> None:
 def remove(model: ModelArgument) -> None:
     """Remove a model; its file goes when no other name has it."""
     removed = _store().remove(model)
-    freed = f"{size_text(removed.freed)} freed" if removed.freed else "its file stays under another name"
-    say(f"{removed.name} was removed, {freed}")
+    say(f"{removed.name} was removed, {_freed_text(removed.freed)}")
+
+
+def _freed_text(freed: int | None) -> str:
+    if freed is None:
+        return "its file stays under another name"
+    return f"{size_text(freed)} freed" if freed else "its file was gone already"
 
 
 def _store() -> ModelStore:

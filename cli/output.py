@@ -52,11 +52,15 @@ def facts(pairs: Iterable[tuple[str, str]]) -> None:
 
 
 def ask(prompt: str) -> str | None:
-    """A line typed by a person, with history and editing; None at the end of input."""
+    """A line typed by a person, with history and editing; None at the end of input, "" after Ctrl-C."""
     import readline  # noqa: F401 (its import is what gives input() editing)
 
     try:
         return input(prompt).strip()
+    except KeyboardInterrupt:
+        # Pressed a moment after an answer has ended, it must not end the conversation.
+        line()
+        return ""
     except EOFError:
         line()
         return None

@@ -5,17 +5,21 @@ _agentserve() {
         [[ $word == -* ]] || { command=$word; break; }
     done
     case $command in
-        "") words="up down restart status logs run pull list show rm --version --help" ;;
-        up) words="--foreground --host --port --listen-all --no-listen-all --allowed-hosts --model --device --threads --max-context --kv-budget --exact --no-exact --max-body --max-queue-depth --drain-timeout --load-timeout --max-loaded-models --heartbeat --log-level --mock --no-mock --reference-step --help -h" ;;
+        "") words="up down restart status logs run bench pull list show rm pin unpin pins --version --help" ;;
+        up) words="--foreground --host --port --listen-all --no-listen-all --allowed-hosts --model --device --threads --max-context --kv-budget --exact --no-exact --strip-decorations --no-strip-decorations --minima --capsule-budget --capsule-disk --max-body --max-queue-depth --drain-timeout --load-timeout --max-loaded-models --heartbeat --log-level --mock --no-mock --reference-step --help -h" ;;
         down) words="--now --help -h" ;;
-        restart) words="--now --host --port --listen-all --no-listen-all --allowed-hosts --model --device --threads --max-context --kv-budget --exact --no-exact --max-body --max-queue-depth --drain-timeout --load-timeout --max-loaded-models --heartbeat --log-level --mock --no-mock --reference-step --help -h" ;;
+        restart) words="--now --host --port --listen-all --no-listen-all --allowed-hosts --model --device --threads --max-context --kv-budget --exact --no-exact --strip-decorations --no-strip-decorations --minima --capsule-budget --capsule-disk --max-body --max-queue-depth --drain-timeout --load-timeout --max-loaded-models --heartbeat --log-level --mock --no-mock --reference-step --help -h" ;;
         status) words="--json --help -h" ;;
         logs) words="--follow -f --lines -n --help -h" ;;
         run) words="--model --max-tokens --temperature --timings --help -h" ;;
+        bench) words="--model --prompt --decode --repeats --threads --http --no-http --json --help -h" ;;
         pull) words="--name --help -h" ;;
         list) words="--json --help -h" ;;
         show) words="--json --help -h" ;;
         rm) words="--help -h" ;;
+        pin) words="--from --messages --text --tokens --model --salt --ttl --json --help -h" ;;
+        unpin) words="--model --salt --help -h" ;;
+        pins) words="--model --salt --json --help -h" ;;
     esac
     [[ -n $command && $current != -* ]] && words=""
     COMPREPLY=($(compgen -W "$words" -- "$current"))

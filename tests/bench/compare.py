@@ -5,11 +5,11 @@
 A shared machine is faster in one minute than in the next, so engines take turns: in each round every engine
 measures each prompt length once, on the same text, one at a time, in an order that rotates. Medians and minima
 of the rounds are compared; ratios above 1 mean that agentserve is faster. The text is source code, and another
-stretch of it in every round.
+stretch of it in every round. A measurement during which others used the processor is repeated a few times.
 
-openvino-genai takes part when it is installed, twice: as it comes, and in float32 as we run, since it computes in
-bfloat16 where the CPU can. llama-server takes part when its path is given. `--also` adds any command
-that speaks the lines of `agentserve.engine.bench`, such as that of another checkout.
+openvino-genai takes part when it is installed, llama-server when its path is given. `--also` adds any command that
+speaks the lines of `agentserve.engine.bench`, such as that of another checkout. Both OpenVINO engines compute in
+bfloat16 where the CPU can; `--genai-f32` adds openvino-genai in float32.
 """
 
 from __future__ import annotations
@@ -25,10 +25,13 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from contenders import Contender, LinesContender, LlamaServer, Sample
+from contenders import Contender, ContenderError, LinesContender, LlamaServer, Sample
 from figures import Target, finish
+from quiet import DISTURBED, undisturbed
 
 OURS = "agentserve"
 GENAI = "openvino-genai"
@@ -46,9 +49,11 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--llama-server", type=Path, help="the program of llama.cpp")
     parser.add_argument("--also", action="append", default=[], metavar="NAME=COMMAND")
     parser.add_argument("--without-genai", action="store_true")
+    parser.add_argument("--genai-f32", action="store_true", help="openvino-genai in float32 too")
     parser.add_argument("--prompts", default="512,4096", help="prompt lengths in tokens")
     parser.add_argument("--decode", type=int, default=32, help="tokens generated after each prompt")
     parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--patience", type=float, default=20.0, help="seconds to wait for a quiet machine")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--check", action="store_true", help="exit with 1 when a target is missed")
@@ -80,14 +85,14 @@ def opened(options: argparse.Namespace, folder: Path, held: ExitStack) -> dict[s
 
 
 def _genai(options: argparse.Namespace, folder: Path) -> dict[str, Contender]:
-    """With its own settings, which use bfloat16 where the CPU has it, and with our float32."""
+    """With its own settings, and in float32 where that is asked for."""
     command = (sys.executable, str(Path(__file__).with_name("genai_contender.py")))
-    spec = {"model_path": str(_linked(options.model, folder)), "threads": options.threads}
-    exact = {**spec, "properties": {"INFERENCE_PRECISION_HINT": "f32"}}
-    return {
-        GENAI: LinesContender(command, spec, folder / "genai.log"),
-        GENAI_F32: LinesContender(command, exact, folder / "genai-f32.log"),
-    }
+    spec: dict[str, Any] = {"model_path": str(_linked(options.model, folder)), "threads": options.threads}
+    found: dict[str, Contender] = {GENAI: LinesContender(command, spec, folder / "genai.log")}
+    if options.genai_f32:
+        spec["properties"] = {"INFERENCE_PRECISION_HINT": "f32"}
+        found[GENAI_F32] = LinesContender(command, spec, folder / "genai-f32.log")
+    return found
 
 
 def _has_genai() -> bool:
@@ -125,10 +130,18 @@ def measured(contenders: Mapping[str, Contender], options: argparse.Namespace) -
             passage = ours.ask({"do": "passage", "tokens": length, "index": round_number + 1})["tokens"]
             shift = round_number % len(names)
             for name in names[shift:] + names[:shift]:
-                sample = contenders[name].measure(passage, options.decode)
+                sample = _sample(contenders[name], passage, options)
                 if round_number >= 0:
                     samples[name, length].append(sample)
     return samples
+
+
+def _sample(contender: Contender, passage: Sequence[int], options: argparse.Namespace) -> Sample:
+    """A measurement that nobody disturbed, where one can be had."""
+    sample, others = undisturbed(
+        lambda: contender.measure(passage, options.decode), [contender.pid], options.patience
+    )
+    return replace(sample, others=others)
 
 
 def figures(samples: Samples, lengths: Sequence[int]) -> Iterator[tuple[str, int, dict[str, list[float]]]]:
@@ -141,7 +154,7 @@ def figures(samples: Samples, lengths: Sequence[int]) -> Iterator[tuple[str, int
 
 
 def speed_rows(samples: Samples, lengths: Sequence[int]) -> Iterator[Row]:
-    yield "figure", "engine", "median tok/s", "best", "ratio of medians", "ratio of best"
+    yield "figure", "engine", "median tok/s", "best", "ratio of medians", "ratio of best", "quiet runs"
     for figure, length, rates in figures(samples, lengths):
         for name, values in rates.items():
             median, best = statistics.median(values), max(values)
@@ -149,16 +162,17 @@ def speed_rows(samples: Samples, lengths: Sequence[int]) -> Iterator[Row]:
                 f"{statistics.median(rates[OURS]) / median:.3f}",
                 f"{max(rates[OURS]) / best:.3f}",
             )
-            yield f"{figure} {length}", name, f"{median:.1f}", f"{best:.1f}", *ratios
+            quiet = sum(sample.others <= DISTURBED for sample in samples[name, length])
+            runs = f"{quiet} of {len(values)}"
+            yield f"{figure} {length}", name, f"{median:.1f}", f"{best:.1f}", *ratios, runs
 
 
 def targets(samples: Samples, lengths: Sequence[int]) -> Iterator[Target]:
     """The ratios of medians that the project promises."""
     for figure, length, rates in figures(samples, lengths):
         ratio = {n: statistics.median(rates[OURS]) / statistics.median(v) for n, v in rates.items()}
-        for name in (GENAI, GENAI_F32):
-            if name in ratio:
-                yield Target(f"{figure} {length} to {name}", ratio[name], 0.95, at_least=True)
+        if GENAI in ratio:
+            yield Target(f"{figure} {length} to {GENAI}", ratio[GENAI], 0.95, at_least=True)
         if LLAMA in ratio and figure == "prefill":
             yield Target(f"{figure} {length} to {LLAMA}", ratio[LLAMA], 4.0, at_least=True)
         if LLAMA in ratio and figure == "decode" and length >= 4096:
@@ -173,13 +187,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         versions = {name: contender.version for name, contender in contenders.items()}
         samples = measured(contenders, options)
     raw = {f"{figure} {length}": rates for figure, length, rates in figures(samples, lengths)}
-    facts = {"threads": options.threads, "rounds": options.rounds, "versions": versions, "tokens_per_s": raw}
-    tables = [
-        [("engine", "version"), *versions.items()],
-        list(speed_rows(samples, lengths)),
-    ]
+    others = {f"{name} {length}": [one.others for one in runs] for (name, length), runs in samples.items()}
+    facts = {
+        "threads": options.threads,
+        "rounds": options.rounds,
+        "versions": versions,
+        "tokens_per_s": raw,
+        "others": others,
+    }
+    tables: list[list[Row]] = [[("engine", "version"), *versions.items()], list(speed_rows(samples, lengths))]
     return finish(facts, tables, list(targets(samples, lengths)), as_json=options.json, check=options.check)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except ContenderError as error:
+        sys.exit(f"compare: {error}")

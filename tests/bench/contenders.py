@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import socket
 import subprocess
 import time
@@ -25,14 +26,21 @@ class ContenderError(Exception):
 
 @dataclass(frozen=True)
 class Sample:
-    """One measurement: seconds to the first token, and seconds for each token after it."""
+    """One measurement: seconds to the first token, and seconds for each token after it.
+
+    `others` is the share of all cores that other processes took meanwhile.
+    """
 
     prefill_s: float
     token_s: float
+    others: float = 0.0
 
 
 class Contender(Protocol):
     """An engine that is loaded and waits."""
+
+    @property
+    def pid(self) -> int: ...
 
     @property
     def version(self) -> str: ...
@@ -49,13 +57,16 @@ class LinesContender:
 
     def __init__(self, command: Sequence[str], spec: Mapping[str, Any], log: Path) -> None:
         """`spec` is the first line sent. Raises ContenderError when the process does not load it."""
-        self._log = log
+        self._command, self._log = shlex.join(command), log
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, bufsize=1
             )
-        self.pid = self._process.pid
         self.facts = self.ask(spec)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def version(self) -> str:
@@ -67,9 +78,9 @@ class LinesContender:
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(command) + "\n")
         line = self._process.stdout.readline()
-        answer: dict[str, Any] = json.loads(line) if line else {"error": f"it ended; see {self._log}"}
+        answer: dict[str, Any] = json.loads(line) if line else {"error": f"it ended: {_last_line(self._log)}"}
         if "error" in answer:
-            raise ContenderError(f"{self._process.args}: {answer['error']}")
+            raise ContenderError(f"{self._command}: {answer['error']}")
         return answer
 
     def measure(self, tokens: Sequence[int], new: int) -> Sample:
@@ -96,9 +107,12 @@ class LlamaServer:
             self._process = subprocess.Popen(
                 [str(program), "-m", str(gguf), *arguments.split()], stdout=output, stderr=output
             )
-        self.pid = self._process.pid
         self._await_health(log)
         self._version = _llama_version(program)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def version(self) -> str:
@@ -140,7 +154,12 @@ class LlamaServer:
                 time.sleep(0.1)
             else:
                 return
-        raise ContenderError(f"llama-server did not start; see {log}")
+        raise ContenderError(f"llama-server did not start: {_last_line(log)}")
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text("utf-8", "replace").strip().splitlines()
+    return lines[-1] if lines else "without a word"
 
 
 def _llama_version(program: Path) -> str:

@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "status, s": ([one.status_s for one in starts], STATUS_S),
         "daemon resident, MB": ([one.daemon_rss / 1e6 for one in starts], DAEMON_MB),
     }
-    rows = [("figure", "median", "least", "most")]
+    rows: list[tuple[str, ...]] = [("figure", "median", "least", "most")]
     rows += [
         (name, *(f"{value:.3g}" for value in (statistics.median(values), min(values), max(values))))
         for name, (values, _) in series.items()

@@ -5,11 +5,19 @@ from __future__ import annotations
 import os
 import pty
 import re
+import select
+import signal
 import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import pytest
 from agentserve.cli.chat import timings_text
 from cli_process import COMMAND, Cli
+
+END_OF_INPUT = b"\x04"
 
 
 def test_a_question_starts_the_daemon_and_streams_an_answer(cli: Cli) -> None:
@@ -54,42 +62,87 @@ def test_an_answer_that_hits_its_limit_says_so(cli: Cli) -> None:
 
 def test_a_conversation_goes_on_until_the_end_of_input(cli: Cli) -> None:
     cli("up")
-    outer, inner = pty.openpty()
-    process = subprocess.Popen(
-        [*COMMAND, "run", "--max-tokens", "4"], env=cli.environment, stdin=inner, stdout=inner, stderr=inner
-    )
-    os.close(inner)
-    seen = read_until(outer, b"Ctrl-D ends")
-    for _ in range(2):
-        seen += read_until(outer, b"> ")
-        os.write(outer, b"hello\n")
-    seen += read_until(outer, b"\n> ")
-    os.write(outer, b"\x04")
-    while chunk := read_some(outer):
-        seen += chunk
-    assert process.wait(timeout=60) == 0
-    os.close(outer)
-    assert b"Talking with reference" in seen
+    with conversation(cli, "--max-tokens", "4") as talk:
+        talk.until(b"Talking with reference")
+        for _ in range(2):
+            talk.until(b"\n> ")
+            talk.type(b"hello\n")
+        talk.until(b"\n> ")
+        talk.type(END_OF_INPUT)
+        assert talk.process.wait(timeout=60) == 0
     counts = cli.client().status().requests
     assert counts.done == 2
     assert counts.prompt_tokens > 2 * 10, "the second question carries the first one and its answer"
 
 
-def read_until(descriptor: int, mark: bytes) -> bytes:
-    seen = b""
-    while mark not in seen:
-        chunk = read_some(descriptor)
-        assert chunk, f"{mark!r} never came: {seen!r}"
-        seen += chunk
-    return seen
+def test_ctrl_c_stops_an_answer_or_drops_a_line_and_the_conversation_goes_on(cli: Cli) -> None:
+    cli("up", "--reference-step", "0.2")
+    with conversation(cli) as talk:
+        talk.until(b"\n> ")
+        talk.type(b"a line that nobody")
+        talk.until(b"nobody")
+        talk.interrupt_until(b"\n> ")
+        talk.type(b"hello\n")
+        wait_until(lambda: cli.client().status().requests.active == 1)
+        talk.interrupt_until(b"(stopped)\r\n> ")
+        talk.type(END_OF_INPUT)
+        assert talk.process.wait(timeout=60) == 0
+    wait_until(lambda: cli.client().status().requests.cancelled == 1)
+    assert cli.client().status().requests.received == 1, "the line that was dropped was not asked"
 
 
-def read_some(descriptor: int) -> bytes:
-    """What the terminal shows next; nothing when the process has gone."""
+@dataclass
+class Conversation:
+    """`run` in a terminal; `terminal` is the other end of it, `unread` what came after the last mark."""
+
+    process: subprocess.Popen[bytes]
+    terminal: int
+    unread: bytes = b""
+
+    def type(self, keys: bytes) -> None:
+        os.write(self.terminal, keys)
+
+    def until(self, mark: bytes) -> None:
+        """Reads what is shown up to `mark`."""
+        while mark not in self.unread:
+            self._read()
+        self.unread = self.unread.partition(mark)[2]
+
+    def interrupt_until(self, mark: bytes) -> None:
+        """Ctrl-C, again when nothing comes of it: between two keys readline looks for signals late."""
+        while mark not in self.unread:
+            self.process.send_signal(signal.SIGINT)
+            while mark not in self.unread and select.select([self.terminal], [], [], 1.0)[0]:
+                self._read()
+        self.unread = self.unread.partition(mark)[2]
+
+    def _read(self) -> None:
+        try:
+            self.unread += os.read(self.terminal, 4096)
+        except OSError:
+            pytest.fail(f"the conversation ended with {self.unread!r}")
+
+
+@contextmanager
+def conversation(cli: Cli, *options: str) -> Iterator[Conversation]:
+    """`run` without a question, ended with the block."""
+    outer, inner = pty.openpty()
+    command = [*COMMAND, "run", *options]
+    process = subprocess.Popen(command, env=cli.environment, stdin=inner, stdout=inner, stderr=inner)
+    os.close(inner)
     try:
-        return os.read(descriptor, 4096)
-    except OSError:
-        return b""
+        yield Conversation(process, outer)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(outer)
+
+
+def wait_until(condition: Callable[[], bool], limit_s: float = 30.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
 
 
 @pytest.mark.parametrize(

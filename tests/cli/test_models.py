@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from pathlib import Path
 
@@ -33,8 +34,17 @@ def test_a_file_is_pulled_listed_shown_and_removed(cli: Cli, gguf: Path) -> None
     assert f"sha256:{sha256(gguf.read_bytes())}" in shown
     removed = cli("rm", "tiny-qwen")
     assert removed.returncode == 0
-    assert "tiny-qwen:latest was removed" in removed.stderr
+    assert re.fullmatch(r"tiny-qwen:latest was removed, [\d.]+ kB freed\n", removed.stderr)
     assert json.loads(cli("list", "--json").stdout) == []
+
+
+def test_removing_says_what_became_of_the_file(cli: Cli, gguf: Path) -> None:
+    for name in ("one", "two"):
+        cli("pull", f"file:{gguf}", "--name", name)
+    (_, two) = json.loads(cli("list", "--json").stdout)
+    assert cli("rm", "one").stderr == "one:latest was removed, its file stays under another name\n"
+    Path(two["path"]).unlink()
+    assert cli("rm", "two").stderr == "two:latest was removed, its file was gone already\n"
 
 
 def test_json_holds_what_the_engine_said(cli: Cli, gguf: Path) -> None:
