@@ -102,7 +102,8 @@ class Engine:
         self._take_arrivals()
         self._drop_cancelled()
         self._start_next()
-        work = next_work(self._running[:1], self.pace.chunk, at_boundaries=self._has_state)
+        past = self._running[0].committed if self._running else 0
+        work = next_work(self._running[:1], self.pace.chunk(past), at_boundaries=self._has_state)
         if work is None:
             return self.capsules.save_some(is_busy=False)
         begun = time.perf_counter()
@@ -246,7 +247,7 @@ class Engine:
         assert sequence.session is not None
         if sequence.is_prefilling:
             self.tokens_prefilled += len(work.tokens)
-            self.pace.prefilled(len(work.tokens), seconds)
+            self.pace.prefilled(len(work.tokens), sequence.committed, seconds)
         else:
             self.pace.decoded(len(work.tokens), seconds)
         sequence.session.commit(work.tokens)

@@ -6,6 +6,8 @@ from .config import EngineConfig
 
 # A step's rate moves the average by this much: a few steps forget what was true before.
 _WEIGHT = 0.3
+# Attention makes a token dearer the more stand before it, so rates are kept apart by depth, in steps of this.
+_DEPTH = 1024
 
 
 class Pace:
@@ -13,25 +15,33 @@ class Pace:
 
     def __init__(self, config: EngineConfig) -> None:
         self._config = config
+        self._by_depth: dict[int, float] = {}
         self.prefill_rate = 0.0
         self.decode_rate = 0.0
 
-    @property
-    def chunk(self) -> int:
-        """Prefill tokens for about `chunk_seconds` of work, in steps of the smallest chunk."""
-        if not self.prefill_rate:
+    def chunk(self, past: int) -> int:
+        """Prefill tokens for about `chunk_seconds` of work behind `past` tokens, in steps of the smallest chunk."""
+        rate = self._rate_at(past // _DEPTH)
+        if not rate:
             return self._config.first_chunk
         unit = self._config.min_chunk
-        wanted = int(self.prefill_rate * self._config.chunk_seconds) // unit * unit
+        wanted = int(rate * self._config.chunk_seconds) // unit * unit
         return max(unit, min(wanted, self._config.max_chunk))
 
-    def prefilled(self, tokens: int, seconds: float) -> None:
+    def prefilled(self, tokens: int, past: int, seconds: float) -> None:
         """Counts a prefill step; short ones say little about the rate and are left out."""
         if tokens >= self._config.min_chunk:
-            self.prefill_rate = _moved(self.prefill_rate, tokens / seconds)
+            rate, depth = tokens / seconds, past // _DEPTH
+            self.prefill_rate = _moved(self.prefill_rate, rate)
+            self._by_depth[depth] = _moved(self._by_depth.get(depth, 0.0), rate)
 
     def decoded(self, tokens: int, seconds: float) -> None:
         self.decode_rate = _moved(self.decode_rate, tokens / seconds)
+
+    def _rate_at(self, depth: int) -> float:
+        """The rate measured at this depth, else at the nearest smaller one, else at any."""
+        known = [d for d in self._by_depth if d <= depth]
+        return self._by_depth[max(known)] if known else max(self._by_depth.values(), default=0.0)
 
 
 def _moved(average: float, value: float) -> float:
