@@ -7,8 +7,9 @@ measures each prompt length once, on the same text, one at a time, in an order t
 of the rounds are compared; ratios above 1 mean that agentserve is faster. The text is source code, and another
 stretch of it in every round. A measurement during which others used the processor is repeated a few times.
 
-openvino-genai takes part when it is installed, llama-server when its path is given. `--also` adds any command that
-speaks the lines of `agentserve.engine.bench`, such as that of another checkout. Both OpenVINO engines compute in
+openvino-genai takes part when it is installed, llama-server when its path is given. `--variant` adds agentserve with
+other fields of its load message, such as 'rounded={"minima": "rounded"}'. `--also` adds any command that speaks the
+lines of `agentserve.engine.bench`, such as that of another checkout. Both OpenVINO engines compute in
 bfloat16 where the CPU can; `--genai-f32` adds openvino-genai in float32.
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import os
 import shlex
 import shutil
@@ -47,6 +49,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("model", type=Path, help="a GGUF file")
     parser.add_argument("--llama-server", type=Path, help="the program of llama.cpp")
+    parser.add_argument("--variant", action="append", default=[], metavar="NAME=JSON")
     parser.add_argument("--also", action="append", default=[], metavar="NAME=COMMAND")
     parser.add_argument("--without-genai", action="store_true")
     parser.add_argument("--genai-f32", action="store_true", help="openvino-genai in float32 too")
@@ -70,6 +73,8 @@ def opened(options: argparse.Namespace, folder: Path, held: ExitStack) -> dict[s
         "compile_cache_dir": str(folder / "compiled"),
     }
     found: dict[str, Contender] = {OURS: LinesContender(ENGINE, spec, folder / "ours.log")}
+    for name, fields in (item.split("=", 1) for item in options.variant):
+        found[name] = LinesContender(ENGINE, spec | json.loads(fields), folder / f"{name}.log")
     for number, (name, command) in enumerate(item.split("=", 1) for item in options.also):
         own = {**spec, "compile_cache_dir": str(folder / f"compiled-{number}")}
         found[name] = LinesContender(shlex.split(command), own, folder / f"also-{number}.log")
