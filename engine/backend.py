@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from .protocol import LoadStage, SamplingParams
@@ -17,7 +18,7 @@ Progress = Callable[[LoadStage], None]
 class Backend:
     """A model on its device, before pools are allocated. `context_length` is the model's own.
 
-    `after_first_step` gives back memory that only the first step needs.
+    The first steps run inside `first_steps()`, which keeps memory low that only they need.
     """
 
     runner: Runner
@@ -32,4 +33,4 @@ class Backend:
     fingerprint: str
     cache_hit: bool = False
     notes: tuple[str, ...] = ()
-    after_first_step: Callable[[], None] = lambda: None
+    first_steps: Callable[[], AbstractContextManager[None]] = nullcontext

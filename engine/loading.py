@@ -104,8 +104,8 @@ def _prepare(spec: LoadModel, backend: Backend) -> LoadedModel:
         runner.allocate(kv.blocks, state_rows)
     except MemoryError as error:
         raise LoadError("out_of_memory", str(error)) from error
-    self_test = run_self_test(runner)
-    backend.after_first_step()
+    with backend.first_steps():
+        self_test = run_self_test(runner)
     prompter = Prompter(
         backend.tokenizer,
         backend.template,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +19,7 @@ _SHARE = 0.4
 # More than this many full contexts is of no use to one person's agents.
 _CONTEXTS = 16
 _M_MMAP_THRESHOLD = -3  # malloc.h
+_DROP_INTERVAL_S = 0.05
 
 
 class KvBudget(NamedTuple):
@@ -65,6 +69,28 @@ def give_back_large_buffers() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, 1 << 18)
+
+
+@contextmanager
+def mapped_pages_kept_low(file: Path) -> Iterator[None]:
+    """Drops the pages of a mapped file again and again while the block runs.
+
+    The plugin reads the mapped weights once to pack them; without this they would all lie in memory twice.
+    """
+    done = threading.Event()
+
+    def drop() -> None:
+        while not done.wait(_DROP_INTERVAL_S):
+            drop_mapped_pages(file)
+
+    thread = threading.Thread(target=drop, name="drop-pages", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        drop_mapped_pages(file)
 
 
 def drop_mapped_pages(file: Path) -> None:

@@ -8,6 +8,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from .graph_cache import GraphCache
 from .graph_decoder import BUILDER_VERSION, GATE_UP, QKV, build_decoder
 from .graph_weights import GraphWeights, rounds_minima
 from .lowering import LoweringError, check_census, lower, take_census
-from .memory import available_bytes, drop_mapped_pages
+from .memory import available_bytes, mapped_pages_kept_low
 from .model_errors import LoadError
 from .protocol import LoadModel, LoadStage
 from .runner_openvino import OpenVinoRunner, cpu_properties, native_precision
@@ -72,7 +73,7 @@ def open_openvino(source: GgufModel, spec: LoadModel, progress: Progress) -> Bac
         cache_hit=cache_hit,
         notes=source.config.notes,
         # The plugin packs the weights in its first step and reads the file no more.
-        after_first_step=lambda: drop_mapped_pages(mapped) if mapped else None,
+        first_steps=lambda: mapped_pages_kept_low(mapped) if mapped else nullcontext(),
     )
 
 
