@@ -114,11 +114,7 @@ class BlockCache:
 
     def match(self, namespace: str, tokens: Sequence[int], most: int) -> Match:
         """The longest known prefix of `tokens` with at most `most` tokens. Changes nothing."""
-        return self._usable(_cut(self.longest(namespace, tokens), most))
-
-    def stored(self, namespace: str, tokens: Sequence[int]) -> int:
-        """How many leading tokens of `tokens` are known, whether or not they can be taken over."""
-        return self.longest(namespace, tokens).length
+        return self.usable(self.longest(namespace, tokens), most)
 
     def longest(self, namespace: str, tokens: Sequence[int]) -> Match:
         """All that is known of a prompt's beginning, for models with state too: it may end between two states."""
@@ -133,13 +129,29 @@ class BlockCache:
         tail, part = _nearest(node, tokens[position : position + self._block_tokens])
         return Match(tuple(nodes), tail, part)
 
+    def usable(self, known: Match, most: int) -> Match:
+        """What of `known`, the result of `longest`, can be taken over: `most` tokens at most, and for models with
+        recurrent state no more than up to the last stored one."""
+        match = _cut(known, most)
+        if not self._has_state:
+            return match
+        path = [(node, self._block_tokens) for node in match.nodes]
+        if match.tail is not None:
+            path.append((match.tail, match.part))
+        for index in range(len(path) - 1, -1, -1):
+            node, most = path[index]
+            offset = max((o for o in node.states if o <= most), default=0)
+            if offset:
+                return _shape(match.nodes[:index], node, offset, self._block_tokens, node.states[offset])
+        return Match()
+
     def was_evicted(self, match: Match, tokens: Sequence[int]) -> bool:
         """Whether the block that would follow the whole blocks of a match was known once."""
         start = match.nodes[-1].end if match.nodes else 0
         following = tuple(tokens[start : start + self._block_tokens])
         if len(following) < self._block_tokens or not match.nodes:
             return False
-        return _chained(match.nodes[-1].key, following) in self._evicted_keys
+        return address(match.nodes[-1].key, following) in self._evicted_keys
 
     def insert(self, parent: Node, tokens: Tokens, block: int, keep_longest: bool = False) -> Node:
         """Makes a full block known. Returns the node, whose block is another one if the content was known already:
@@ -150,7 +162,7 @@ class BlockCache:
             if keep_longest:
                 self._keep_longest(existing)
             return existing
-        node = Node(_chained(parent.key, tokens), parent, parent.end, tokens, block)
+        node = Node(address(parent.key, tokens), parent, parent.end, tokens, block)
         parent.children[node.key] = self._by_key[node.key] = node
         self._adopt(node, keep_longest)
         self._absorb_shorter_tails(node)
@@ -163,7 +175,7 @@ class BlockCache:
         for other in parent.successors:
             if other.tokens[: len(tokens)] == tokens:
                 return other
-        node = Node(_chained(parent.key, tokens), parent, parent.end, tokens, block)
+        node = Node(address(parent.key, tokens), parent, parent.end, tokens, block)
         parent.tails.append(node)
         self._adopt(node, keep_longest=False)
         self._absorb_shorter_tails(node)
@@ -219,7 +231,7 @@ class BlockCache:
             assert parent is not None, f"block {block} has no parent"
             assert parent.end == node.start, f"block {block} does not follow its parent"
             assert parent.block == -1 or parent.block in self._by_block, f"block {block} lost its parent"
-            assert node.key == _chained(parent.key, node.tokens), f"block {block} has a wrong address"
+            assert node.key == address(parent.key, node.tokens), f"block {block} has a wrong address"
             full = len(node.tokens) == self._block_tokens
             if full:
                 assert parent.children.get(node.key) is self._by_key.get(node.key) is node
@@ -227,23 +239,9 @@ class BlockCache:
                 assert node in parent.tails
 
     def _child(self, parent: Node, tokens: Tokens) -> Node | None:
-        found = self._by_key.get(_chained(parent.key, tokens))
+        found = self._by_key.get(address(parent.key, tokens))
         # The digest finds, the tokens decide.
         return found if found is not None and found.tokens == tokens else None
-
-    def _usable(self, match: Match) -> Match:
-        """The match cut back to the last stored state, for models that need one."""
-        if not self._has_state:
-            return match
-        path = [(node, self._block_tokens) for node in match.nodes]
-        if match.tail is not None:
-            path.append((match.tail, match.part))
-        for index in range(len(path) - 1, -1, -1):
-            node, most = path[index]
-            offset = max((o for o in node.states if o <= most), default=0)
-            if offset:
-                return _shape(match.nodes[:index], node, offset, self._block_tokens, node.states[offset])
-        return Match()
 
     def _adopt(self, node: Node, keep_longest: bool) -> None:
         self._by_block[node.block] = node
@@ -291,12 +289,8 @@ class BlockCache:
 
 
 def address(parent: bytes, tokens: Tokens) -> bytes:
-    """The address of the block of `tokens` behind the block, or the empty prefix, with the address `parent`."""
-    return _chained(parent, tokens)
-
-
-def _chained(parent: bytes, tokens: Tokens) -> bytes:
-    """The address of a block: BLAKE2b-256 over its parent's address and its tokens as int64."""
+    """The address of the block of `tokens` behind the block, or the empty prefix, with the address `parent`:
+    BLAKE2b-256 over that and the tokens as little-endian int64."""
     return hashlib.blake2b(parent + np.array(tokens, "<i8").tobytes(), digest_size=32).digest()
 
 

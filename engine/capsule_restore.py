@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .block_cache import BlockCache, Node, Tokens, common
+from .block_cache import BlockCache, Match, Node, Tokens, common
 from .capsule_disk import CapsuleDisk, StoredBlock
 from .capsule_files import CapsuleError
 from .runner import Runner
@@ -44,7 +44,6 @@ class Restorer:
     cache: BlockCache
     disk: CapsuleDisk
     runner: Runner
-    tokens_restored: int = 0
     _held: list[int] = field(default_factory=list)
 
     def restore(self, namespace: str, prompt: Sequence[int], most: int) -> int:
@@ -56,8 +55,9 @@ class Restorer:
         self.disk.collect()
         if not len(self.disk):
             return 0
-        before = self.cache.match(namespace, prompt, most).length
-        steps = self._reachable(namespace, prompt)
+        known = self.cache.longest(namespace, prompt)
+        before = self.cache.usable(known, most).length
+        steps = self._reachable(namespace, prompt, known)
         end = self._usable_end(steps, most)
         if end <= before:
             return 0
@@ -68,17 +68,11 @@ class Restorer:
             self.cache.blocks.release(reversed(self._held))
             self._held.clear()
         self.disk.touch(step.stored for step in reversed(steps) if step.stored is not None)
-        gained = self.cache.match(namespace, prompt, most).length - before
-        self.tokens_restored += gained
-        return gained
+        return self.cache.match(namespace, prompt, most).length - before
 
-    def _reachable(self, namespace: str, prompt: Sequence[int]) -> list[_Step]:
-        known, root, size = (
-            self.cache.longest(namespace, prompt),
-            self.cache.root(namespace),
-            _size(self.disk),
-        )
-        key, steps = root.key, list[_Step]()
+    def _reachable(self, namespace: str, prompt: Sequence[int], known: Match) -> list[_Step]:
+        size = _size(self.disk)
+        key, steps = self.cache.root(namespace).key, list[_Step]()
         for start in range(0, len(prompt) - size + 1, size):
             node = known.nodes[len(steps)] if len(steps) < len(known.nodes) else None
             stored = self.disk.find(key, tuple(prompt[start : start + size]))

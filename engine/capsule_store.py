@@ -167,10 +167,6 @@ class CapsuleStore:
             [node.block for node in pin.leaf.path()] for pin in self._pins.values() if pin.leaf is not None
         ]
 
-    @property
-    def count(self) -> int:
-        return len(self._pins)
-
     def _list(self, message: ListPins) -> PinList:
         asked = message.namespace
         pins = [pin for pin in self._pins.values() if asked is None or pin.name.namespace == asked]

@@ -85,10 +85,6 @@ class Conversations:
             self._items.popitem(last=False)
         return continued
 
-    def drop(self, namespace: str, name: str) -> bool:
-        """Forgets a conversation; False when there is none of that id."""
-        return self._items.pop((namespace, name), None) is not None
-
 
 def common_prefix(one: NDArray[np.int32], other: NDArray[np.int32]) -> int:
     """The number of leading tokens that both share."""

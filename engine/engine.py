@@ -154,8 +154,9 @@ class Engine:
         # The last token is computed again for its logits, where those are wanted.
         most = len(sequence.prompt) - (sequence.pin is None)
         fetched = self.capsules.fetch(sequence.namespace, sequence.prompt, most)
-        match = self.cache.match(sequence.namespace, sequence.prompt, most)
-        plan = self._plan(sequence, match, fetched)
+        known = self.cache.longest(sequence.namespace, sequence.prompt)
+        match = self.cache.usable(known, most)
+        plan = self._plan(sequence, known, match, fetched)
         self.cache.touch(match)
         try:
             sequence.session = self._open_session(sequence, match)
@@ -217,11 +218,12 @@ class Engine:
         if not wish.internal:
             self._emit(PinDone(sequence.request_id, info, sequence.cached_tokens, replaced))
 
-    def _plan(self, sequence: Sequence, match: Match, fetched: Fetched) -> PrefixPlan:
+    def _plan(self, sequence: Sequence, found: Match, match: Match, fetched: Fetched) -> PrefixPlan:
+        """`found` is all that is known of the prompt, `match` the part of it that is taken over."""
         namespace, prompt = sequence.namespace, sequence.prompt
         known = Known(
             usable=match.length,
-            stored=self.cache.stored(namespace, prompt),
+            stored=found.length,
             namespace_empty=not self.cache.knows(namespace),
             evicted=self.cache.was_evicted(match, prompt),
             restored=fetched.restored,

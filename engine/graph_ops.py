@@ -1,7 +1,7 @@
 """Small building blocks of decoder graphs in OpenVINO opset calls.
 
 Everything is spelled the way the plugins' fusions look for it: a graph that computes the same in another spelling
-runs several times slower (`census` in `runner_openvino` checks that the fusions happened).
+runs several times slower (the census in `lowering` checks that the fusions happened).
 """
 
 from __future__ import annotations

@@ -60,9 +60,6 @@ class BlockPool:
         """Slots that `allocate` can give."""
         return self.free + self.cached
 
-    def references(self, block: int) -> int:
-        return self._references[block]
-
     def allocate(self, count: int) -> list[int]:
         """Takes `count` slots with one reference each, evicting cached ones. Raises OutOfBlocks and takes none."""
         if count > self.available:

@@ -95,11 +95,13 @@ def expected_kinds(source: GgufModel) -> Mapping[str, int]:
     types = {name: tensor.type for name, tensor in source.tensors.items() if len(tensor.shape) == 2}
     if not source.config.tied_head:
         del types["token_embd.weight"]
+    weights = GraphWeights(source)
     for layer in range(source.config.layers):
         for group in (QKV, GATE_UP):
-            first, *rest = (f"blk.{layer}.{name}.weight" for name in group)
-            if all(types[name] == types[first] for name in rest):
-                types = {name: kind for name, kind in types.items() if name not in rest}
+            names = [f"blk.{layer}.{name}.weight" for name in group]
+            if weights.joinable(*names):
+                for name in names[1:]:
+                    del types[name]
     return Counter(weight_kind(kind) for kind in types.values())
 
 

@@ -158,6 +158,8 @@ class Session:
 
     def _publish_states(self, known: int) -> None:
         """Hands checkpoints over to the blocks that are known by now, which end at `known` tokens."""
+        if not self._pending_states:
+            return
         path = self._leaf.path()
         for length, row in [item for item in self._pending_states if item[0] <= known]:
             self._pending_states.remove((length, row))

@@ -84,8 +84,8 @@ def test_the_walk_that_finds_broken_engines_passes_on_the_real_one() -> None:
 
 def wrong_parent(patch: pytest.MonkeyPatch) -> None:
     """A block's address forgets what stands before it."""
-    chained = block_cache._chained
-    patch.setattr(block_cache, "_chained", lambda parent, tokens: chained(b"", tokens))
+    chained = block_cache.address
+    patch.setattr(block_cache, "address", lambda parent, tokens: chained(b"", tokens))
 
 
 def not_cut_after_an_abort(patch: pytest.MonkeyPatch) -> None:
