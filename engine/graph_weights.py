@@ -1,10 +1,11 @@
 """GGUF tensors as constant sub-graphs that the plugins keep compressed.
 
-    Constant u4|u8 [rows, groups, 32] → Convert f16 → Subtract(Convert f16(zero point)) → Multiply(scale f16)
-    → Reshape [rows, cols] → Convert f32 → MatMul(x, W, transposed)
+    Constant u4|u8 [rows, groups, 32] → Convert f32 → Subtract(Convert f32(zero point)) → Multiply(scale f32)
+    → Reshape [rows, cols] → MatMul(x, W, transposed)
 
 Source of the pattern: OpenVINO's weight-decompression fusion; the runtime layer becomes FullyConnected with u4 or
-u8 weights. Integer zero points keep the int8 path, fractional ones silently lose it.
+u8 weights. Integer zero points keep the int8 path, fractional ones silently lose it. Scales are float32 here although
+their values are those of float16: the plugin widens them all while it compiles, and would hold both.
 """
 
 from __future__ import annotations
@@ -159,17 +160,17 @@ def _compressed(held: CompressedWeight) -> Node:
     kind = ov.Type.u4 if held.bits == 4 else ov.Type.u8
     rows, groups, _ = held.shape
     zero_points = _zero_points(held, kind)
-    centred = ops.subtract(ops.convert(_owned(held.packed, kind, held.shape), "f16"), zero_points)
-    scaled = ops.multiply(centred, _owned(held.scale, ov.Type.f16, (rows, groups, 1)))
-    return ops.convert(ops.reshape(scaled, constant([rows, groups * GROUP]), False), "f32")
+    centred = ops.subtract(ops.convert(_owned(held.packed, kind, held.shape), "f32"), zero_points)
+    scaled = ops.multiply(centred, _owned(held.scale.astype(np.float32), ov.Type.f32, (rows, groups, 1)))
+    return ops.reshape(scaled, constant([rows, groups * GROUP]), False)
 
 
 def _zero_points(held: CompressedWeight, kind: ov.Type) -> Node:
-    """Zero points as float16; a single one where all are equal, which takes less memory to compile."""
+    """Zero points as float32; a single one where all are equal, which takes less memory to compile."""
     first = held.zero_points[:1]
     if (held.zero_points == first).all():
-        return ops.convert(_owned(first, kind, (1, 1, 1)), "f16")
-    return ops.convert(_owned(held.zero_points, kind, (*held.shape[:2], 1)), "f16")
+        return ops.convert(_owned(first, kind, (1, 1, 1)), "f32")
+    return ops.convert(_owned(held.zero_points, kind, (*held.shape[:2], 1)), "f32")
 
 
 def _owned(data: NDArray[np.generic], kind: ov.Type, shape: tuple[int, ...]) -> Node:

@@ -16,6 +16,7 @@ from .capsule_store import CapsuleStore
 from .config import EngineConfig, first_chunk
 from .decorations import Decorations
 from .gguf_source import open_gguf
+from .huge_pages import join_pages_in_background
 from .memory import available_bytes, plan_kv
 from .model_errors import LoadError
 from .prompting import Prompter
@@ -106,6 +107,7 @@ def _prepare(spec: LoadModel, backend: Backend) -> LoadedModel:
         raise LoadError("out_of_memory", str(error)) from error
     with backend.first_steps():
         self_test = run_self_test(runner)
+    join_pages_in_background()
     prompter = Prompter(
         backend.tokenizer,
         backend.template,

@@ -18,7 +18,7 @@ from .backend import Backend, Progress
 from .gguf_source import GgufModel
 from .gguf_weights import held_bytes, weight_kind
 from .graph_cache import GraphCache
-from .graph_decoder import BUILDER_VERSION, GATE_UP, QKV, build_decoder
+from .graph_decoder import BUILDER_VERSION, QKV, build_decoder
 from .graph_weights import GraphWeights, rounds_minima
 from .lowering import LoweringError, check_census, lower, take_census
 from .memory import available_bytes, mapped_pages_kept_low
@@ -97,11 +97,10 @@ def expected_kinds(source: GgufModel) -> Mapping[str, int]:
         del types["token_embd.weight"]
     weights = GraphWeights(source)
     for layer in range(source.config.layers):
-        for group in (QKV, GATE_UP):
-            names = [f"blk.{layer}.{name}.weight" for name in group]
-            if weights.joinable(*names):
-                for name in names[1:]:
-                    del types[name]
+        names = [f"blk.{layer}.{name}.weight" for name in QKV]
+        if weights.joinable(*names):
+            for name in names[1:]:
+                del types[name]
     return Counter(weight_kind(kind) for kind in types.values())
 
 
