@@ -22,7 +22,7 @@ from .graph_weights import GraphWeights, Rows, Widener, looked_up
 from .model_config import ModelConfig, half_row_order
 
 # Raise it whenever the graph of the same file changes: it is part of cache keys and fingerprints.
-BUILDER_VERSION = 5
+BUILDER_VERSION = 6
 
 QKV = ("attn_q", "attn_k", "attn_v")
 
@@ -45,7 +45,7 @@ class _Decoder:
         self.rotary = Rotary(self.positions, config.rope)
         self.wide_mask = ops.convert(ops.unsqueeze(ops.unsqueeze(self.mask, constant(1)), constant(1)), "f32")
         self.sinks: list[Node] = []
-        self.widener = Widener(self.ids)
+        self.widener = Widener()
 
     def build(self) -> ov.Model:
         embedding = self.weights.matrix(Rows("token_embd.weight"))
@@ -56,7 +56,7 @@ class _Decoder:
             x = ops.add(x, self.feed_forward(layer, self.norm(x, f"blk.{layer}.ffn_norm")))
         x = ops.gather(self.norm(x, "output_norm"), self.rows, constant(0))
         head = Rows("token_embd.weight" if self.config.tied_head else "output.weight")
-        logits = self.product(x, head, widener=Widener(self.rows))
+        logits = self.product(x, head)
         logits.output(0).set_names({"logits"})
         inputs = [self.ids, self.positions, self.mask, self.beam, self.rows]
         return ov.Model([ops.result(logits)], self.sinks, inputs, self.config.architecture)
@@ -72,8 +72,8 @@ class _Decoder:
             y = ops.add(y, ops.constant(np.concatenate(biases).reshape(1, 1, -1)))
         return y
 
-    def product(self, x: Node, *parts: Rows, widener: Widener | None = None) -> Node:
-        wide = (widener or self.widener)(x, self.weights.residual_columns(parts[0].name))
+    def product(self, x: Node, *parts: Rows) -> Node:
+        wide = self.widener(x, self.weights.residual_columns(parts[0].name))
         return ops.matmul(wide, self.weights.matrix(*parts), False, True)
 
     def feed_forward(self, layer: int, x: Node) -> Node:
