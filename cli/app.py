@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from . import bench, chat, logs, models, output, pins, serve, status
+from . import bench, cancel, chat, logs, models, output, pins, requests, serve, sessions, status
 from .diagnostics import guarded
 from .options import takes_settings
 
@@ -42,6 +42,8 @@ app.command()(takes_settings(serve.up))
 app.command()(serve.down)
 app.command()(takes_settings(serve.restart))
 app.command()(status.status)
+app.command()(requests.requests)
+app.command()(cancel.cancel)
 app.command()(logs.logs)
 app.command()(chat.run)
 app.command()(bench.bench)
@@ -52,6 +54,7 @@ app.command("rm")(models.remove)
 app.command()(pins.pin)
 app.command()(pins.unpin)
 app.add_typer(pins.pins_app, name="pins")
+app.add_typer(sessions.sessions_app, name="sessions")
 
 
 def main() -> None:

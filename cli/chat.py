@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from ..daemon.client import ChatEnd, DaemonClient
+from ..daemon.client import ChatEnd, ChatThought, DaemonClient
 from ..daemon.errors import AgentserveError
 from ..daemon.paths import resolve_paths
 from . import output
@@ -103,6 +103,7 @@ def _answer(asking: _Asking, messages: list[Turn], parts: list[str]) -> None:
     """Streams an answer to standard output; `parts` holds what came, also when it ends on an exception."""
     started = time.monotonic()
     first_s = 0.0
+    is_thinking = False
     end = ChatEnd("error")
     events = asking.client.stream_chat(
         messages, model=asking.model, max_tokens=asking.max_tokens, temperature=asking.temperature
@@ -113,6 +114,11 @@ def _answer(asking: _Asking, messages: list[Turn], parts: list[str]) -> None:
                 end = event
                 continue
             first_s = first_s or time.monotonic() - started
+            if isinstance(event, ChatThought):
+                if not is_thinking:
+                    say("(thinking)")
+                is_thinking = True
+                continue
             parts.append(event.text)
             output.piece(event.text)
     output.line()

@@ -34,12 +34,12 @@ def logs(
         for line in deque(log, maxlen=lines):
             output.piece(line)
         if follow:
-            for added in _added(path, log):
-                output.piece(added)
+            for text in added(path, log):
+                output.piece(text)
 
 
-def _added(path: Path, log: IO[str]) -> Iterator[str]:
-    """What is written to the log from now on, across rotations; never ends."""
+def added(path: Path, log: IO[str]) -> Iterator[str]:
+    """What is written to a file from now on, across rotations; never ends."""
     while True:
         if text := log.read():
             yield text

@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
+from ..daemon.model_files import remove_traces
 from ..daemon.paths import resolve_paths
-from ..daemon.registry import ModelStore, StoredModel, UnknownModel, size_text
+from ..daemon.registry import ModelStore, StoredModel, UnknownModel, capabilities, size_text
 from . import output
 from .diagnostics import say
 from .progress import progress
@@ -50,7 +51,7 @@ def list_models(json: JsonOption = False) -> None:
     elif not models:
         say("No models yet; `agentserve pull smollm2` gets one")
     else:
-        heads = ("NAME", "ALIASES", "SIZE", "QUANTIZATION", "CONTEXT", "AGE")
+        heads = ("NAME", "ALIASES", "CAPABILITIES", "SIZE", "QUANTIZATION", "CONTEXT", "AGE")
         output.table(heads, (_row(model) for model in models))
 
 
@@ -64,9 +65,11 @@ def show(model: ModelArgument, json: JsonOption = False) -> None:
 
 
 def remove(model: ModelArgument) -> None:
-    """Remove a model; its file goes when no other name has it."""
+    """Remove a model and what was kept for it; its file goes when no other name has it."""
     removed = _store().remove(model)
-    say(f"{removed.name} was removed, {_freed_text(removed.freed)}")
+    traces = remove_traces(resolve_paths(), removed)
+    also = f", and {size_text(traces)} of prefixes and graphs" if traces else ""
+    say(f"{removed.name} was removed, {_freed_text(removed.freed)}{also}")
 
 
 def _freed_text(freed: int | None) -> str:
@@ -104,7 +107,8 @@ def _pull_shown(source: str, store: ModelStore, name: str | None) -> StoredModel
 def _row(model: StoredModel) -> tuple[str, ...]:
     age = duration_text(time.time() - model.created)
     quantization, context = (str(model.info.get(key, "?")) for key in ("quantization", "context_length"))
-    return (model.name, ", ".join(model.aliases), size_text(model.size), quantization, context, age)
+    names, can_do = ", ".join(model.aliases), ", ".join(capabilities(model))
+    return (model.name, names, can_do, size_text(model.size), quantization, context, age)
 
 
 def _as_json(model: StoredModel) -> Mapping[str, object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 CLOSED = 141
 """The exit code when whoever read our output closed it: what a shell shows for SIGPIPE."""
@@ -34,21 +34,47 @@ def json(value: object) -> None:
     line(encoded.decode())
 
 
+def json_line(value: object) -> None:
+    """Any dataclass, mapping or list as one line of JSON, shown at once."""
+    import msgspec
+
+    piece(f"{msgspec.json.encode(value).decode()}\n")
+
+
+def screen(lines: Iterable[str]) -> None:
+    """Replaces what a terminal shows; elsewhere the lines and an empty one."""
+    is_terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    start, end = ("\x1b[H\x1b[2J", "") if is_terminal else ("", "\n")
+    piece(start + "".join(f"{text}\n" for text in lines) + end)
+
+
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Columns aligned with spaces, so that `awk` and eyes can both read them."""
+    for row in table_lines(heads, rows):
+        line(row)
+
+
+def table_lines(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """The lines of a table."""
     grid = [tuple(heads), *(tuple(row) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
     for row in grid:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        line("  ".join(cells).rstrip())
+        yield "  ".join(cells).rstrip()
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> None:
     """Labelled lines; a label that is empty continues the one above."""
+    for text in fact_lines(pairs):
+        line(text)
+
+
+def fact_lines(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Labelled lines as text."""
     shown = list(pairs)
     width = max((len(label) for label, _ in shown), default=0)
     for label, text in shown:
-        line(f"{label.ljust(width)}  {text}")
+        yield f"{label.ljust(width)}  {text}"
 
 
 def ask(prompt: str) -> str | None:

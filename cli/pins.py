@@ -15,7 +15,7 @@ from ..daemon.paths import resolve_paths
 from ..daemon.registry import size_text
 from . import output
 from .diagnostics import say
-from .status import duration_text
+from .status import ago_text, duration_text
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The pin's name.")]
 ModelOption = Annotated[str | None, typer.Option("--model", help="Instead of the daemon's model.")]
@@ -123,7 +123,7 @@ def _say_pinned(answer: Mapping[str, Any]) -> None:
 
 
 def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
-    size, used = size_text(one["bytes"]), _ago(one["last_used"])
+    size, used = size_text(one["bytes"]), ago_text(one["last_used"])
     return (one["name"], str(one["tokens"]), size, one["tier"], str(one["hits"]), used, one["model"])
 
 
@@ -134,11 +134,7 @@ def _facts(one: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "size", size_text(one["bytes"])
     yield "tier", "pool and disk" if one["tier"] == "pool" and one["on_disk"] else one["tier"]
     yield "hits", f"{one['hits']}"
-    yield "last used", _ago(one["last_used"])
-    yield "created", _ago(one["created"])
+    yield "last used", ago_text(one["last_used"])
+    yield "created", ago_text(one["created"])
     if one["expires"] is not None:
         yield "expires", f"in {duration_text(max(0.0, one['expires'] - time.time()))}"
-
-
-def _ago(moment: float | None) -> str:
-    return "never" if moment is None else f"{duration_text(max(0.0, time.time() - moment))} ago"

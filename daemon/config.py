@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from ..engine.protocol import REASONING_FORMATS, TOOL_FORMATS
 from . import option_kinds as kinds
 from .errors import ConfigError
 from .option_kinds import Kind
@@ -54,6 +55,20 @@ def _option(default: Any, kind: Kind, help: str, *, file_only: bool = False) -> 
     return field(default=default, metadata=spec)
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one model takes on. 0 is no limit, but for `max_queue_depth` and `capsule_budget_bytes`."""
+
+    max_queue_depth: int
+    max_active_sessions: int
+    max_prompt_tokens: int
+    max_output_tokens: int
+    max_body_bytes: int
+    capsule_budget_bytes: int
+    session_idle_ttl_s: float
+    queue_wait_s: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """All settings of the daemon, valid together. Sizes are bytes, times seconds."""
@@ -65,6 +80,15 @@ class Settings:
         (), kinds.names(), "Further Host headers to accept: host, host:port or [IPv6]; comma-separated."
     )
     model: str = _option("smollm2", kinds.text(), "Model that is loaded at start.")
+    embedding_model: str = _option(
+        "all-minilm", kinds.text(), "Model of embedding requests that name none; it is loaded when one comes."
+    )
+    embedding_cache_size: int = _option(
+        1024, kinds.integer(0, 100_000), "Vectors that an embedding model remembers; 0 is none."
+    )
+    embed_timeout: float = _option(
+        60.0, kinds.number(1, 600), "Seconds that an embedding request may take once its model is loaded."
+    )
     device: str = _option("CPU", kinds.device(), "Device to run models on.")
     threads: int = _option(0, kinds.integer(0, 1024), "Inference threads; 0 lets the engine choose.")
     max_context: int = _option(0, kinds.integer(0), "Context length in tokens; 0 is the model's own.")
@@ -86,19 +110,72 @@ class Settings:
     capsule_disk: int = _option(
         8 << 30, kinds.size(), "Disk space for the prefixes of each model; 0 keeps none over a restart."
     )
+    draft_tokens: int = _option(
+        15,
+        kinds.integer(0, 63),
+        "Tokens that a step may draft for a request that does not say; 0 drafts none.",
+    )
+    max_draft_tokens: int = _option(
+        15, kinds.integer(0, 63), "Most tokens that a step may draft; 0 turns speculation off."
+    )
     max_body: int = _option(32 * 2**20, kinds.size(1), "Largest request body.")
     max_queue_depth: int = _option(64, kinds.integer(0), "Requests that may wait for one model.")
+    queue_wait: float = _option(
+        120.0, kinds.number(0, 86400), "Seconds of prompts that may be queued for one model; 0 is no limit."
+    )
+    max_active_sessions: int = _option(
+        8, kinds.integer(1, 64), "Conversations that share one model at a time; further ones wait."
+    )
+    max_prompt_tokens: int = _option(
+        0, kinds.integer(0), "Longest prompt in tokens; 0 is what the context holds."
+    )
+    max_output_tokens: int = _option(
+        0, kinds.integer(0), "Most output tokens a request may ask for; 0 is what the context holds."
+    )
+    session_idle_ttl: float = _option(
+        0.0, kinds.number(0), "Seconds after which an idle session loses its name; 0 is never."
+    )
     drain_timeout: float = _option(30.0, kinds.number(0), "Seconds that running requests get at shutdown.")
     load_timeout: float = _option(300.0, kinds.number(1, 3600), "Seconds that loading a model may take.")
+    stall_timeout: float = _option(
+        120.0, kinds.number(0.1, 3600), "Seconds that one step may take before the worker is started anew."
+    )
     max_loaded_models: int = _option(2, kinds.integer(1, 64), "Models that may be loaded at once.")
     heartbeat: float = _option(10.0, kinds.number(0.01, 3600), "Seconds of silence before a no-op event.")
+    slow_reader_timeout: float = _option(
+        30.0, kinds.number(0.01, 3600), "Seconds that an answer may wait to be read before it is cancelled."
+    )
+    receive_timeout: float = _option(
+        60.0, kinds.number(0.01, 3600), "Seconds that a client may take to send a request."
+    )
+    max_connections: int = _option(512, kinds.integer(1, 65535), "Connections that may be open at once.")
+    log_content: bool = _option(
+        False, kinds.switch(), "Write prompts and answers into requests.jsonl; else they are never logged."
+    )
     log_level: str = _option("info", kinds.choice("debug", "info", "warning", "error"), "Least level logged.")
     mock: bool = _option(False, kinds.switch(), "Serve only the built-in reference model (device mock).")
     reference_step: float = _option(
         0.0, kinds.number(0, 60), "Seconds that each step of the reference model takes, for tests."
     )
+    unknown_model: str = _option(
+        "error",
+        kinds.choice("error", "default"),
+        "What a request for a model that is not there gets: an error, or an answer of the default model.",
+    )
     aliases: Mapping[str, str] = _option(
         {}, kinds.table(), "Names that clients may use for a model of the store.", file_only=True
+    )
+    tool_formats: Mapping[str, str] = _option(
+        {},
+        kinds.table(kinds.choice("auto", "none", *TOOL_FORMATS)),
+        "How a model writes tool calls, by its name, where that can't be told from its template.",
+        file_only=True,
+    )
+    reasoning_formats: Mapping[str, str] = _option(
+        {},
+        kinds.table(kinds.choice("auto", "none", *REASONING_FORMATS)),
+        "How a model marks its reasoning, by its name.",
+        file_only=True,
     )
     sources: Mapping[str, Source] = field(default_factory=dict, repr=False, compare=False)
 
@@ -107,6 +184,20 @@ class Settings:
             raise ConfigError(
                 f"host {self.host} can be reached from other machines; add --listen-all to allow that"
             )
+
+    @property
+    def limits(self) -> Limits:
+        """All limits of admission."""
+        return Limits(
+            max_queue_depth=self.max_queue_depth,
+            max_active_sessions=self.max_active_sessions,
+            max_prompt_tokens=self.max_prompt_tokens,
+            max_output_tokens=self.max_output_tokens,
+            max_body_bytes=self.max_body,
+            capsule_budget_bytes=self.capsule_budget,
+            session_idle_ttl_s=self.session_idle_ttl,
+            queue_wait_s=self.queue_wait,
+        )
 
     def source(self, name: str) -> Source:
         """Where the value of the option `name` came from."""

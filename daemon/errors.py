@@ -7,7 +7,9 @@
     │   ├── ModelNotFound         404 model_not_found
     │   ├── BodyTooLarge          413
     │   ├── QueueFull             429 with Retry-After
-    │   └── Unavailable           503 (loading failed, draining, worker died), maybe with Retry-After
+    │   ├── CapsuleOverBudget     503 capsule_over_budget
+    │   ├── Unavailable           503 (loading failed, draining, worker died), maybe with Retry-After
+    │   └── Cancelled             499 by its id, 504 by its deadline
     ├── ConfigError           a setting, flag or environment value is wrong        exit code 2
     ├── StoreError            the model store: unknown model, bad file, wrong digest  exit code 1
     ├── PullError             a source could not be read                           exit code 1
@@ -19,6 +21,10 @@ RequestError reach clients over HTTP and hold no path either.
 """
 
 from __future__ import annotations
+
+from typing import ClassVar
+
+from ..engine.protocol import CancelReason
 
 
 class AgentserveError(Exception):
@@ -51,15 +57,15 @@ class InvalidRequest(RequestError):
 
 
 class ContextLengthExceeded(InvalidRequest):
-    """The prompt has more tokens than the model's context; both numbers are in the message."""
+    """What `param` holds has more tokens than the model's context; both numbers are in the message."""
 
     code = "context_length_exceeded"
 
-    def __init__(self, prompt_tokens: int, context_length: int) -> None:
+    def __init__(self, prompt_tokens: int, context_length: int, param: str = "messages") -> None:
         super().__init__(
             f"This model's maximum context length is {context_length} tokens. "
-            f"However, your messages resulted in {prompt_tokens} tokens.",
-            param="messages",
+            f"However, your {param} resulted in {prompt_tokens} tokens.",
+            param=param,
         )
         self.prompt_tokens = prompt_tokens
         self.context_length = context_length
@@ -91,6 +97,18 @@ class QueueFull(RequestError):
         self.retry_after = retry_after
 
 
+class CapsuleOverBudget(RequestError):
+    """A pin takes more than is free of the setting `capsule_budget`; both numbers, in bytes, are in the message."""
+
+    status = 503
+    code = "capsule_over_budget"
+
+    def __init__(self, message: str, wanted_bytes: int, free_bytes: int, param: str | None = None) -> None:
+        super().__init__(message, param=param)
+        self.wanted_bytes = wanted_bytes
+        self.free_bytes = free_bytes
+
+
 class Unavailable(RequestError):
     """The model can't be reached now; `retry_after`, in seconds, is set where asking again may help."""
 
@@ -101,6 +119,26 @@ class Unavailable(RequestError):
     def __init__(self, message: str, *, code: str | None = None, retry_after: int | None = None) -> None:
         super().__init__(message, code=code)
         self.retry_after = retry_after
+
+
+class Cancelled(RequestError):
+    """Somebody ended the request before its answer was whole; `reason` says who. A shutdown is Unavailable.
+
+    499 is what proxies log for a client that went away; no SDK sends such a request again.
+    """
+
+    _TABLE: ClassVar[dict[CancelReason, tuple[int, str, str]]] = {
+        CancelReason.CLIENT: (499, "client_disconnected", "The client closed its connection"),
+        CancelReason.API: (499, "request_cancelled", "The request was cancelled by its id"),
+        CancelReason.DEADLINE: (504, "timeout", "The request took longer than its deadline allows"),
+        CancelReason.SLOW_READER: (503, "slow_reader", "The client reads its answer too slowly"),
+    }
+
+    def __init__(self, reason: CancelReason) -> None:
+        status, code, message = self._TABLE[reason]
+        super().__init__(message, code=code)
+        self.status = status
+        self.reason = reason
 
 
 class ConfigError(AgentserveError):

@@ -52,8 +52,8 @@ def health_routes(service: Service) -> list[Route]:
     return [
         Route("/", root),
         Route("/health", health),
-        Route("/health/live", live),
-        Route("/health/ready", ready),
+        *(Route(f"/health/{name}", live) for name in ("live", "liveness")),
+        *(Route(f"/health/{name}", ready) for name in ("ready", "readiness")),
         Route("/agentserve/v1/status", status),
         Route("/agentserve/v1/shutdown", shutdown, methods=["POST"]),
     ]
@@ -77,6 +77,7 @@ def _health(snapshot: StatusSnapshot) -> dict[str, Any]:
         "status": "degraded" if is_degraded else "healthy",
         "version": snapshot.version,
         "uptime_s": snapshot.uptime_s,
+        "speculative": any(worker.model.speculative for worker in snapshot.workers if worker.model),
         "models": [
             {
                 "name": worker.name,
@@ -84,11 +85,13 @@ def _health(snapshot: StatusSnapshot) -> dict[str, Any]:
                 "device": worker.model.device if worker.model else None,
                 "error": worker.error,
                 "prefix_memory": _prefix_memory(worker),
+                "speculation": _speculation(worker),
             }
             for worker in snapshot.workers
         ],
         "queue": {"active": snapshot.requests.active, "queued": snapshot.requests.queued},
         "requests": snapshot.requests,
+        "limits": snapshot.limits,
         "memory": {
             "daemon_rss_bytes": snapshot.rss_bytes,
             "worker_rss_bytes": sum(worker.rss_bytes for worker in snapshot.workers),
@@ -96,16 +99,34 @@ def _health(snapshot: StatusSnapshot) -> dict[str, Any]:
     }
 
 
+def _speculation(worker: WorkerSnapshot) -> dict[str, Any]:
+    """What drafts came to since the worker started."""
+    drafts = worker.drafts
+    return {
+        "speculative": worker.model is not None and worker.model.speculative,
+        "attempts": drafts.attempts,
+        "drafted": drafts.drafted,
+        "accepted": drafts.accepted,
+        "acceptance_rate": round(drafts.acceptance_rate, 4),
+        "accept_length": round(drafts.accept_length, 3),
+        "tokens_per_step": round(drafts.tokens_per_step, 3),
+    }
+
+
 def _prefix_memory(worker: WorkerSnapshot) -> dict[str, Any]:
     """What is remembered and what that saved since the worker started."""
-    block_bytes = worker.model.kv_bytes_per_token * worker.model.block_tokens if worker.model else 0
+    tiers = worker.tiers
     free = worker.blocks_total - worker.blocks_used - worker.blocks_cached
     return {
         "tokens_reused": worker.tokens_reused,
         "tokens_computed": worker.tokens_prefilled,
         "hit_rate": round(worker.hit_rate, 4),
         "blocks": {"used": worker.blocks_used, "cached": worker.blocks_cached, "free": free},
-        "pool_bytes": (worker.blocks_used + worker.blocks_cached) * block_bytes,
+        "tiers": {
+            "pool": {"used_bytes": tiers.pool, "budget_bytes": tiers.pool_budget},
+            "pinned": {"used_bytes": tiers.pinned, "budget_bytes": tiers.pinned_budget},
+            "disk": {"used_bytes": tiers.disk, "budget_bytes": tiers.disk_budget},
+        },
         "sessions": worker.sessions,
     }
 

@@ -29,6 +29,8 @@ from .server import Daemon
 from .startup import Reporter, Startup
 
 _BACKLOG = 512
+# What the system keeps for a client that does not read; left alone, it grows to megabytes.
+_SEND_BUFFER_BYTES = 256 * 1024
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,6 +59,7 @@ def bind(host: str, port: int) -> socket.socket:
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         listener.bind(address)
         listener.listen(_BACKLOG)
     except OSError as error:
@@ -99,6 +102,8 @@ def _log_start(settings: Settings, port: int) -> None:
     log.info("agentserve %s listens on %s port %d (pid %d)", __version__, settings.host, port, os.getpid())
     if not is_loopback(settings.host):
         log.warning("%s can be reached from other machines, and any of them may use it", settings.host)
+    if not settings.max_draft_tokens:
+        log.warning("speculation is off: max_draft_tokens is 0")
 
 
 async def _run(daemon: Daemon) -> None:

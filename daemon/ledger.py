@@ -1,9 +1,9 @@
 """The books of generation requests: each one received ends in exactly one terminal state.
 
-    no error                              done
-    the client went away                  cancelled
-    an error before it was accepted       rejected   (but a failure of our own is an error)
-    an error afterwards                   error
+    no error                                     DONE
+    the client went away, or it was cancelled    CANCELLED
+    an error before it was accepted              REJECTED   (but a failure of our own is an ERROR)
+    an error afterwards                          ERROR
 
 So the terminal states add up to the requests received, less those that still run.
 """
@@ -11,49 +11,113 @@ So the terminal states add up to the requests received, less those that still ru
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from enum import Enum
+from typing import Protocol
 
-from .errors import RequestError
+from ..engine.protocol import CancelReason, WorkerStats
+from .caller import Caller
+from .errors import Cancelled, RequestError
 from .generation import Generation
+from .request_state import TERMINAL, RequestState
 from .snapshot import RequestCounts
 
-_LOG = logging.getLogger("agentserve.requests")
+_BUG = "internal_error"
+_SHUTTING_DOWN = "shutting_down"
 
 
 class ClientGone(Exception):
     """The client closed its connection before its answer was complete."""
 
 
-class Terminal(Enum):
-    """How a request ended; the value is its name in counts and in the log."""
+class Facts(Protocol):
+    """What a worker has told of itself."""
 
-    DONE = "done"
-    CANCELLED = "cancelled"
-    ERROR = "error"
-    REJECTED = "rejected"
+    stats: WorkerStats | None
+
+
+class Worker(Protocol):
+    """What the books ask of the worker that has a request."""
+
+    @property
+    def facts(self) -> Facts:
+        """Its last words."""
+
+    def cancel(self, request_id: str, reason: CancelReason) -> None:
+        """Takes a request back; nothing happens if it has ended."""
 
 
 @dataclass(slots=True)
 class Entry:
-    """One running request. The handler fills in `model`; `generation` collects its events."""
+    """One running request. The handler fills in what it learns; `generation` collects the request's events.
 
-    request_id: str
+    `id` is the id of the answer, which no other request has; `number` counts requests since the start. `model` is the
+    name that was asked for, then that of the model which serves it; `device` is known only then. `status` is the HTTP
+    status that was sent. `body` is kept only where contents are logged.
+    """
+
+    number: int
+    id: str
+    caller: Caller
+    task: asyncio.Task[object]
+    received_at: float = field(default_factory=time.time)
     model: str = ""
+    device: str | None = None
+    stream: bool = False
+    session: str | None = None
+    load_s: float | None = None
+    status: int | None = None
+    reason: str | None = None
+    error: str | None = None
+    body: bytes | None = None
+    worker: Worker | None = None
+    cancelled: CancelReason | None = None
     generation: Generation = field(default_factory=Generation)
-    received_at: float = field(default_factory=time.monotonic)
+
+    def cancel(self, reason: CancelReason) -> None:
+        """Ends the request wherever it is. The first reason stays."""
+        if self.cancelled is None:
+            self.cancelled = reason
+            if self.worker is not None:
+                self.worker.cancel(self.id, reason)
+            self.task.cancel()
+
+    @contextmanager
+    def expiring(self, seconds: float | None) -> Iterator[None]:
+        """Cancels the request if the block takes longer than that; None gives it all the time."""
+        if seconds is None:
+            yield
+            return
+        timer = asyncio.get_running_loop().call_later(seconds, self.cancel, CancelReason.DEADLINE)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    @contextmanager
+    def as_cancelled(self) -> Iterator[None]:
+        """Makes of the interruption that `cancel` caused a Cancelled with its reason."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self.cancelled is None or self.task.uncancel() > 0:
+                raise
+            raise Cancelled(self.cancelled) from None
 
 
 @dataclass(slots=True)
 class Ledger:
-    """Counts since the start. Used in the event loop alone."""
+    """Counts since the start, and what runs now. `on_end` gets each entry once it has ended.
 
+    Used in the event loop alone.
+    """
+
+    on_end: Callable[[Entry], None] = lambda _entry: None
     active: dict[str, Entry] = field(default_factory=dict)
-    ended: dict[Terminal, int] = field(default_factory=lambda: dict.fromkeys(Terminal, 0))
+    ended: dict[RequestState, int] = field(default_factory=lambda: dict.fromkeys(TERMINAL, 0))
+    received: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
@@ -63,20 +127,32 @@ class Ledger:
         self._idle.set()
 
     @contextmanager
-    def entry(self, request_id: str, key: str) -> Iterator[Entry]:
-        """Books one request under a `key` of its own, for as long as the block runs; errors pass through."""
-        entry = self.active[key] = Entry(request_id)
+    def entry(self, key: str, caller: Caller) -> Iterator[Entry]:
+        """Books one request under a `key` of its own, for as long as the block runs; errors pass through.
+
+        Raises Cancelled inside the current task when somebody cancels the entry.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        self.received += 1
+        entry = self.active[key] = Entry(self.received, key, caller, task)
         self._idle.clear()
-        terminal = Terminal.ERROR
+        terminal = RequestState.ERROR
         try:
-            yield entry
-            terminal = Terminal.DONE
+            with entry.as_cancelled():
+                yield entry
+            terminal = RequestState.DONE
         except BaseException as error:
             terminal = _terminal(error, entry)
             raise
         finally:
-            del self.active[key]
             self._close(entry, terminal)
+
+    def find(self, name: str) -> list[Entry]:
+        """The running requests with this id, or with this request id, which clients may use twice."""
+        if entry := self.active.get(name):
+            return [entry]
+        return [entry for entry in self.active.values() if entry.caller.request_id == name]
 
     async def until_idle(self, timeout: float) -> bool:
         """Waits until no request runs; False when `timeout` seconds were not enough."""
@@ -100,7 +176,9 @@ class Ledger:
             **ended,
         )
 
-    def _close(self, entry: Entry, terminal: Terminal) -> None:
+    def _close(self, entry: Entry, terminal: RequestState) -> None:
+        entry.generation.life.move(terminal, time.monotonic())
+        del self.active[entry.id]
         self.ended[terminal] += 1
         if finished := entry.generation.finished:
             self.prompt_tokens += finished.prompt_tokens
@@ -108,25 +186,32 @@ class Ledger:
             self.completion_tokens += finished.completion_tokens
         if not self.active:
             self._idle.set()
-        _LOG.info("%s %s: %s", entry.request_id, terminal.value, _describe(entry))
+        self.on_end(entry)
 
 
-def _terminal(error: BaseException, entry: Entry) -> Terminal:
-    if isinstance(error, ClientGone | asyncio.CancelledError):
-        return Terminal.CANCELLED
-    is_refusal = isinstance(error, RequestError) and error.status != RequestError.status
-    return Terminal.REJECTED if is_refusal and entry.generation.accepted is None else Terminal.ERROR
+def _terminal(error: BaseException, entry: Entry) -> RequestState:
+    """The state that `error` ends the request in; notes the reason, and the status if none was sent."""
+    match error:
+        case ClientGone():
+            entry.reason = CancelReason.CLIENT.value
+        case Cancelled():
+            entry.reason, entry.status = error.reason.value, entry.status or error.status
+        case asyncio.CancelledError():
+            entry.reason = CancelReason.SHUTDOWN.value
+        case RequestError():
+            return _failed(error, entry)
+        case _:
+            entry.reason, entry.status = _BUG, entry.status or 500
+            return RequestState.ERROR
+    return RequestState.CANCELLED
 
 
-def _describe(entry: Entry) -> str:
-    generation = entry.generation
-    parts = [entry.model or "no model", f"{time.monotonic() - entry.received_at:.3f} s"]
-    if generation.started:
-        parts.append(f"{generation.started.prefix_action} {generation.started.cached_tokens} cached")
-    if done := generation.finished:
-        times = done.timings
-        parts.append(f"{done.prompt_tokens} in, {done.completion_tokens} out, {done.finish_reason}")
-        parts.append(f"queue {times.queued_s:.3f} s")
-        parts.append(f"prefill {times.prefill_s:.3f} s")
-        parts.append(f"decode {times.decode_s:.3f} s")
-    return ", ".join(parts)
+def _failed(error: RequestError, entry: Entry) -> RequestState:
+    entry.reason, entry.error = error.code or error.type, error.message
+    entry.status = entry.status or error.status
+    is_ours = error.status == RequestError.status
+    is_new = entry.generation.life.state is RequestState.ENQUEUED
+    if error.code == _SHUTTING_DOWN and not is_new:
+        entry.reason = CancelReason.SHUTDOWN.value
+        return RequestState.CANCELLED
+    return RequestState.REJECTED if is_new and not is_ours else RequestState.ERROR

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -11,8 +12,10 @@ from starlette.routing import Route
 
 from .errors import StoreError, Unavailable
 from .health import json_response
-from .registry import StoredModel
+from .registry import StoredModel, capabilities
 from .router import REFERENCE, Router, canonical_name, find_in_store
+
+_GENERATES = ("completion",)
 
 
 def model_routes(router: Router, started_at: float) -> list[Route]:
@@ -20,7 +23,8 @@ def model_routes(router: Router, started_at: float) -> list[Route]:
 
     async def listing(_request: Request) -> Response:
         if router.settings.mock:
-            models = [_model(REFERENCE, started_at, loaded_context(router, REFERENCE))]
+            context = loaded_context(router, REFERENCE)
+            models = [_model(REFERENCE, started_at, context, _GENERATES)]
         else:
             models = [_stored(router, model) for model in await asyncio.to_thread(_all, router)]
         return json_response({"object": "list", "data": models})
@@ -28,8 +32,9 @@ def model_routes(router: Router, started_at: float) -> list[Route]:
     async def one(request: Request) -> Response:
         name = request.path_params["name"]
         if router.settings.mock:
-            target = await router.resolve(name)
-            return json_response(_model(target.name, started_at, loaded_context(router, target.name)))
+            target = await router.find(name)
+            context = loaded_context(router, target.name)
+            return json_response(_model(target.name, started_at, context, _GENERATES))
         wanted = canonical_name(name, router.settings.aliases)
         return json_response(_stored(router, await asyncio.to_thread(find_in_store, router.store, wanted)))
 
@@ -54,14 +59,17 @@ def _stored(router: Router, model: StoredModel) -> dict[str, Any]:
     trained = model.info.get("context_length")
     if context is None and isinstance(trained, int):
         context = min(trained, router.settings.max_context or trained)
-    return _model(model.name, model.created, context)
+    card = _model(model.name, model.created, context, capabilities(model))
+    dimensions = model.info.get("dimensions")
+    return card if dimensions is None else card | {"dimensions": dimensions}
 
 
-def _model(name: str, created: float, context: int | None) -> dict[str, Any]:
+def _model(name: str, created: float, context: int | None, can_do: Sequence[str]) -> dict[str, Any]:
     card: dict[str, Any] = {
         "id": name,
         "object": "model",
         "created": int(created),
         "owned_by": "agentserve",
+        "capabilities": can_do,
     }
     return card if context is None else card | {"context_length": context, "max_model_len": context}

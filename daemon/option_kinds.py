@@ -74,9 +74,10 @@ def names() -> Kind:
     return Kind("names", str, _names)
 
 
-def table() -> Kind:
-    """A TOML table from text to text."""
-    return Kind("table", dict, _table)
+def table(values: Kind | None = None) -> Kind:
+    """A TOML table from text to text, or to values of another kind."""
+    parse = _text if values is None else values.parse
+    return Kind("table", dict, lambda raw: _table(raw, parse))
 
 
 def device() -> Kind:
@@ -140,10 +141,10 @@ def _names(raw: Any) -> tuple[str, ...]:
     return tuple(_text(item) for item in items)
 
 
-def _table(raw: Any) -> dict[str, str]:
+def _table(raw: Any, parse: Callable[[Any], Any]) -> dict[str, Any]:
     if not isinstance(raw, Mapping):
         raise ValueError("expected a table of texts")  # noqa: TRY004 (a kind raises ValueError alone)
-    return {_text(key): _text(value) for key, value in raw.items()}
+    return {_text(key): parse(value) for key, value in raw.items()}
 
 
 def _within(value: _N, low: float, high: float | None) -> _N:

@@ -37,6 +37,11 @@ class Paths:
         return self.log_dir / "daemon.log"
 
     @property
+    def request_log(self) -> Path:
+        """One JSON line for each request that has ended."""
+        return self.log_dir / "requests.jsonl"
+
+    @property
     def instance_file(self) -> Path:
         """Pid, address and start time of the running daemon, as JSON."""
         return self.runtime_dir / "daemon.json"

@@ -5,7 +5,7 @@ A salt keeps pins apart as it keeps requests apart; it is asked for and never to
 
 from __future__ import annotations
 
-import uuid
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, NoReturn
 
@@ -15,30 +15,23 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ..engine.protocol import (
-    Failed,
-    Finished,
     GenerateRequest,
     ListPins,
     Pin,
-    PinAnswer,
-    PinCommand,
     PinDone,
     PinInfo,
     PinList,
-    PinRefused,
     Unpin,
     Unpinned,
 )
-from .errors import InvalidRequest, RequestError, Unavailable
-from .generation import to_error
+from .errors import InvalidRequest
 from .health import json_response
 from .ledger import ClientGone
-from .lifecycle import State
-from .openai import error_object
 from .openai_schema import parse_chat
+from .questions import ask, loaded_workers, new_id
 from .router import Router
+from .snapshot import RequestRecord
 from .streams import cancelled_on_disconnect, read_body
-from .supervisor import Supervisor
 
 
 class PinBody(msgspec.Struct):
@@ -57,20 +50,26 @@ class PinBody(msgspec.Struct):
     ttl: float | None = None
 
 
-def pin_routes(router: Router, max_body: int) -> list[Route]:
-    """Making, listing, showing and removing pins. A model that is not loaded is loaded for the first and last."""
+def pin_routes(
+    router: Router, max_body: int, find_record: Callable[[str], RequestRecord | None]
+) -> list[Route]:
+    """Making, listing, showing and removing pins. A model that is not loaded is loaded for the first and last.
+
+    `find_record` knows recent requests by either of their ids.
+    """
 
     async def make(request: Request) -> Response:
         wish = _parse(await read_body(request.scope, request.receive, max_body))
+        if wish.from_request is not None and (record := find_record(wish.from_request)) is not None:
+            wish.from_request, wish.model = record.id, wish.model or record.model
         async with (
             cancelled_on_disconnect(request.receive),
             router.hold(_model(router, wish.model)) as worker,
         ):
             await router.ready(worker)
             answer = await ask(worker, _pin(wish))
-        if isinstance(answer, PinDone):
-            return json_response(_done(answer, worker.load.name), 201)
-        return _refused(answer)
+        assert isinstance(answer, PinDone)
+        return json_response(_done(answer, worker.load.name), 201)
 
     async def listing(request: Request) -> Response:
         lists = await _lists(router, request.query_params.get("model"), request.query_params.get("salt"))
@@ -87,13 +86,12 @@ def pin_routes(router: Router, max_body: int) -> list[Route]:
 
     async def remove(request: Request) -> Response:
         query = request.query_params
-        command = Unpin(_new_id(), request.path_params["name"], query.get("salt", ""))
+        command = Unpin(new_id("pin"), request.path_params["name"], query.get("salt", ""))
         async with router.hold(_model(router, query.get("model"))) as worker:
             await router.ready(worker)
             answer = await ask(worker, command)
-        if isinstance(answer, Unpinned):
-            return json_response(_pin_object(answer.pin, worker.load.name) | {"removed": True})
-        return _refused(answer)
+        assert isinstance(answer, Unpinned)
+        return json_response(_pin_object(answer.pin, worker.load.name) | {"removed": True})
 
     path = "/agentserve/v1/pins"
     return [
@@ -102,20 +100,6 @@ def pin_routes(router: Router, max_body: int) -> list[Route]:
         Route(f"{path}/{{name}}", one),
         Route(f"{path}/{{name}}", remove, methods=["DELETE"]),
     ]
-
-
-async def ask(worker: Supervisor, command: PinCommand) -> PinAnswer:
-    """What a ready worker answers. Raises RequestError when it fails or is stopped over it."""
-    with worker.ask(command) as channel:
-        while True:
-            for event in await channel.receive():
-                match event:
-                    case PinDone() | PinRefused() | PinList() | Unpinned():
-                        return event
-                    case Failed():
-                        raise to_error(event)
-                    case Finished():
-                        raise Unavailable("The pin was cancelled", code="cancelled", retry_after=1)
 
 
 def _unless_gone(handler: Any) -> Any:
@@ -132,13 +116,11 @@ def _unless_gone(handler: Any) -> Any:
 
 async def _lists(router: Router, model: str | None, salt: str | None) -> list[tuple[str, PinList]]:
     """The pins of each loaded model, or of one; loads nothing."""
-    wanted = None if model is None else (await router.resolve(model)).name
     found: list[tuple[str, PinList]] = []
-    for worker in router.supervisors():
-        if worker.state is State.READY and wanted in (None, worker.load.name):
-            answer = await ask(worker, ListPins(_new_id(), salt))
-            assert isinstance(answer, PinList)
-            found.append((worker.load.name, answer))
+    for worker in await loaded_workers(router, model):
+        answer = await ask(worker, ListPins(new_id("pin"), salt))
+        assert isinstance(answer, PinList)
+        found.append((worker.load.name, answer))
     return found
 
 
@@ -164,7 +146,7 @@ def _parse(body: bytes) -> PinBody:
 
 def _pin(wish: PinBody) -> Pin:
     return Pin(
-        request_id=_new_id(),
+        request_id=new_id("pin"),
         name=wish.name,
         namespace=wish.salt or "",
         request=_request(wish),
@@ -190,10 +172,6 @@ def _model(router: Router, name: str | None) -> str:
     return name or router.default_model
 
 
-def _new_id() -> str:
-    return f"pin-{uuid.uuid4().hex}"
-
-
 def _done(answer: PinDone, model: str) -> dict[str, Any]:
     extra = {"cached_tokens": answer.cached_tokens, "replaced": answer.replaced}
     return _pin_object(answer.pin, model) | extra
@@ -213,18 +191,6 @@ def _budgets(found: PinList, model: str) -> dict[str, Any]:
         "disk_bytes": found.disk_bytes,
         "disk_budget_bytes": found.disk_budget_bytes,
     }
-
-
-def _refused(answer: PinAnswer) -> Response:
-    assert isinstance(answer, PinRefused)
-    error = RequestError(answer.message, param=answer.param, code=answer.code)
-    error.status = answer.status
-    if answer.status < 500:
-        error.type = InvalidRequest.type
-    body = error_object(error)
-    if answer.wanted_bytes is not None:
-        body["error"] |= {"wanted_bytes": answer.wanted_bytes, "free_bytes": answer.free_bytes}
-    return json_response(body, answer.status)
 
 
 def _not_found(name: str) -> NoReturn:

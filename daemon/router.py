@@ -1,7 +1,7 @@
 """From the name in a request to the worker that serves it.
 
 Which model a name means, and what is stopped to make room, are decided by pure functions; `Router` acts on
-them. The requested model is the one that runs: an unknown name is an error, never another model.
+them. The requested model is the one that runs: an unknown name is an error, unless the settings map it to the default.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 from ..engine.protocol import LoadModel, Minima, ModelInfo
 from .config import Settings
-from .errors import ModelNotFound, QueueFull, StoreError, Unavailable
+from .errors import InvalidRequest, ModelNotFound, QueueFull, StoreError, Unavailable
 from .lifecycle import State
+from .model_files import capsule_folder
 from .model_names import parse_name
 from .registry import ModelStore, StoredModel, UnknownModel
+from .retry_after import retry_after
 from .supervisor import Supervisor
 from .worker_process import Command, worker_command
 
@@ -27,23 +29,35 @@ REFERENCE = "reference"
 MOCK_DEVICE = "mock"
 # Clients give up on a response without headers after 120 s at the earliest, and then ask anew.
 _LOAD_PATIENCE_S = 100.0
-_RETRY_AFTER_S = 5
+
+Purpose = Literal["generation", "embedding", "any"]
 
 
 class Target(NamedTuple):
-    """A model that can be loaded. `digest` keeps apart what a name meant before and after a new pull."""
+    """A model that can be loaded. `digest` keeps apart what a name meant before and after a new pull.
+
+    `dimensions` are those of its vectors if it makes embeddings, 0 if it generates text. `tool_format` and
+    `reasoning_format` are what the settings say of it.
+    """
 
     name: str
     digest: str
     path: Path | None
+    dimensions: int = 0
+    tool_format: str = "auto"
+    reasoning_format: str = "auto"
 
 
 class Slot(NamedTuple):
-    """What the choice of a victim knows of a loaded model; `last_used` is on a monotonic clock."""
+    """What the choice of a victim knows of a loaded model; `last_used` is on a monotonic clock.
+
+    `wait_s` is for how long it will be busy, by what was measured.
+    """
 
     target: Target
     holders: int
     last_used: float
+    wait_s: float = 0.0
 
 
 def choose_victim(slots: Iterable[Slot], limit: int) -> Target | None:
@@ -60,14 +74,20 @@ def choose_victim(slots: Iterable[Slot], limit: int) -> Target | None:
             f"All {len(loaded)} loaded models are busy and no more than {limit} may be loaded at once "
             "(max_loaded_models)",
             code="device_busy",
-            retry_after=_RETRY_AFTER_S,
+            retry_after=retry_after(min(slot.wait_s for slot in loaded)),
         )
     return min(idle, key=lambda slot: slot.last_used).target
 
 
 def canonical_name(name: str, aliases: Mapping[str, str]) -> str:
     """The configured aliases applied once; an alias may be given with or without the tag `latest`."""
-    return aliases.get(name) or aliases.get(name.removesuffix(":latest")) or name
+    return _of_model(aliases, name) or name
+
+
+def _of_model(table: Mapping[str, str], *names: str) -> str | None:
+    """What a table of the settings says of a model with these names, each with or without the tag `latest`."""
+    keys = (key for name in names for key in (name, name.removesuffix(":latest")))
+    return next((table[key] for key in keys if table.get(key)), None)
 
 
 def find_in_store(store: ModelStore, name: str) -> StoredModel:
@@ -82,6 +102,16 @@ def find_in_store(store: ModelStore, name: str) -> StoredModel:
         raise ModelNotFound(str(error), param="model") from None
     except StoreError as error:
         raise Unavailable("The model store can't be read; see `agentserve list`") from error
+
+
+def check_purpose(target: Target, purpose: Purpose) -> None:
+    """Raises InvalidRequest when a model is asked for what it can't do."""
+    if purpose == "generation" and target.dimensions:
+        message = f"{target.name} makes embeddings; it can't generate text. See /v1/models for those that can"
+        raise InvalidRequest(message, param="model", code="invalid_chat_model")
+    if purpose == "embedding" and not target.dimensions:
+        message = f"{target.name} generates text; it can't make embeddings. `agentserve pull all-minilm` gets one that can"
+        raise InvalidRequest(message, param="model", code="invalid_embedding_model")
 
 
 @dataclass(slots=True)
@@ -117,21 +147,47 @@ class Router:
         """All that have been asked for and not evicted since, running or not."""
         return tuple(place.supervisor for place in self._places.values())
 
-    async def resolve(self, name: str) -> Target:
-        """What a request for `name` runs. Raises ModelNotFound or Unavailable."""
+    async def resolve(self, name: str, purpose: Purpose = "generation") -> Target:
+        """What a request for `name` runs: with the setting `unknown_model` at `default`, the default model for a name
+        that no model has. Raises ModelNotFound or Unavailable."""
+        try:
+            return await self.find(name)
+        except ModelNotFound:
+            if self.settings.unknown_model == "error":
+                raise
+        return await self.find(
+            self.settings.embedding_model if purpose == "embedding" else self.default_model
+        )
+
+    async def find(self, name: str) -> Target:
+        """The model called `name`, under this name or an alias. Raises ModelNotFound or Unavailable."""
         wanted = canonical_name(name, self.settings.aliases)
         if self.settings.mock:
-            return _reference(wanted)
+            return self._as_set(_reference(wanted), ())
         model = await asyncio.to_thread(find_in_store, self.store, wanted)
-        return Target(model.name, model.digest, model.path)
+        dimensions = model.info.get("dimensions", 0)
+        target = Target(
+            model.name, model.digest, model.path, dimensions if isinstance(dimensions, int) else 0
+        )
+        return self._as_set(target, model.aliases)
+
+    def _as_set(self, target: Target, aliases: Iterable[str]) -> Target:
+        """The target with what the settings say of its name or one of its aliases."""
+        names = (target.name, *aliases)
+        return target._replace(
+            tool_format=_of_model(self.settings.tool_formats, *names) or "auto",
+            reasoning_format=_of_model(self.settings.reasoning_formats, *names) or "auto",
+        )
 
     @asynccontextmanager
-    async def hold(self, name: str) -> AsyncIterator[Supervisor]:
+    async def hold(self, name: str, purpose: Purpose = "generation") -> AsyncIterator[Supervisor]:
         """The supervisor for `name`, which is not evicted while the block runs. It may have to load first.
 
-        Raises ModelNotFound, QueueFull, and Unavailable when closed or when there is no room.
+        Raises ModelNotFound, InvalidRequest for a model that can't do it, QueueFull, and Unavailable when closed or
+        when there is no room.
         """
-        target = await self.resolve(name)
+        target = await self.resolve(name, purpose)
+        check_purpose(target, purpose)
         place = await self._place_for(target)
         self._check_open()
         self._check_queue(place)
@@ -154,7 +210,7 @@ class Router:
         except TimeoutError:
             name = supervisor.load.name
             raise Unavailable(
-                f"{name} is still loading", code="model_loading", retry_after=_RETRY_AFTER_S
+                f"{name} is still loading", code="model_loading", retry_after=retry_after(supervisor.wait_s)
             ) from None
 
     def close(self) -> None:
@@ -174,7 +230,9 @@ class Router:
 
     def _check_open(self) -> None:
         if self.closed:
-            raise Unavailable("agentserve is shutting down", code="shutting_down", retry_after=_RETRY_AFTER_S)
+            # By then this daemon has ended, and another one may have taken its place.
+            wait = retry_after(self.settings.drain_timeout)
+            raise Unavailable("agentserve is shutting down", code="shutting_down", retry_after=wait)
 
     def _check_queue(self, place: _Place) -> None:
         waiting = place.holders - 1
@@ -182,7 +240,7 @@ class Router:
         if waiting >= limit:
             raise QueueFull(
                 f"{max(waiting, 0)} requests are waiting for this model already (max_queue_depth {limit})",
-                _RETRY_AFTER_S,
+                retry_after(place.supervisor.wait_s),
             )
 
     async def _place_for(self, target: Target) -> _Place:
@@ -198,7 +256,7 @@ class Router:
 
     async def _make_room(self) -> None:
         loaded = [
-            Slot(target, place.holders, place.last_used)
+            Slot(target, place.holders, place.last_used, place.supervisor.wait_s)
             for target, place in self._places.items()
             if place.is_loaded
         ]
@@ -206,12 +264,20 @@ class Router:
         if victim is not None:
             await self._places.pop(victim).supervisor.stop()
 
+    def _device(self, target: Target) -> str:
+        return MOCK_DEVICE if target.path is None else self.settings.device
+
+    def _capsule_dir(self, target: Target) -> str | None:
+        if self.capsules is None:
+            return None
+        return str(capsule_folder(self.capsules, target.name, self._device(target)))
+
     def _supervisor(self, target: Target) -> Supervisor:
         settings = self.settings
         load = LoadModel(
             name=target.name,
             model_path=None if target.path is None else str(target.path),
-            device=MOCK_DEVICE if target.path is None else settings.device,
+            device=self._device(target),
             threads=settings.threads,
             max_context=settings.max_context,
             kv_budget_bytes=settings.kv_budget,
@@ -221,10 +287,22 @@ class Router:
             compile_cache_dir=None if self.compile_cache is None else str(self.compile_cache),
             reference_step_s=settings.reference_step,
             capsule_budget_bytes=settings.capsule_budget,
-            capsule_dir=None if self.capsules is None else str(self.capsules),
+            capsule_dir=self._capsule_dir(target),
             capsule_disk_bytes=settings.capsule_disk,
+            draft_tokens=settings.draft_tokens,
+            max_draft_tokens=settings.max_draft_tokens,
+            max_sessions=settings.max_active_sessions,
+            max_prompt_tokens=settings.max_prompt_tokens,
+            max_output_tokens=settings.max_output_tokens,
+            queue_wait_s=settings.queue_wait,
+            session_idle_s=settings.session_idle_ttl,
+            tool_format=target.tool_format,
+            reasoning_format=target.reasoning_format,
+            embedding_cache_size=settings.embedding_cache_size,
         )
-        return Supervisor(load, settings.load_timeout, self.command, lambda: self.on_change())
+        return Supervisor(
+            load, settings.load_timeout, self.command, lambda: self.on_change(), settings.stall_timeout
+        )
 
 
 def _reference(name: str) -> Target:

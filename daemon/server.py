@@ -16,8 +16,10 @@ import uvicorn
 
 from .app import build_app
 from .config import Settings
+from .connections import ConnectionLimits, bounded
 from .errors import AgentserveError, StartError
 from .paths import Paths
+from .record_log import RecordFile, RecordLog
 from .registry import ModelStore
 from .router import Router
 from .service import Service
@@ -51,7 +53,8 @@ class Daemon:
         self.router = Router(
             settings, ModelStore(paths.models), paths.compile_cache, command, capsules=paths.capsules
         )
-        self.service = Service(settings, self.router, startup, self.request_shutdown)
+        records = RecordLog(RecordFile(paths.request_log), contents=settings.log_content)
+        self.service = Service(settings, self.router, startup, self.request_shutdown, records)
         self._listener = listener
         self._drain_timeout = settings.drain_timeout
         self._http = _HttpServer(_http_config(self.service))
@@ -109,10 +112,14 @@ def _report_bug(task: asyncio.Task[None]) -> None:
 
 
 def _http_config(service: Service) -> uvicorn.Config:
+    settings = service.settings
+    limits = ConnectionLimits(
+        settings.max_connections, settings.receive_timeout, settings.slow_reader_timeout
+    )
     return uvicorn.Config(
         build_app(service),
         loop="asyncio",
-        http="h11",
+        http=bounded(limits),
         ws="none",
         lifespan="off",
         log_config=None,

@@ -6,14 +6,20 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from .. import __version__
 from .config import Settings
-from .ledger import Ledger
+from .ledger import Entry, Ledger
+from .metrics import Metrics
+from .record_log import RecordLog
+from .records import running
 from .router import Router
 from .snapshot import StatusSnapshot, WorkerSnapshot
 from .startup import Startup
 from .supervisor import Supervisor
+
+_RECENT = 20
 
 
 @dataclass(slots=True)
@@ -24,9 +30,15 @@ class Service:
     router: Router
     startup: Startup
     request_shutdown: Callable[[bool], None]
-    ledger: Ledger = field(default_factory=Ledger)
+    records: RecordLog
+    ledger: Ledger = field(init=False)
+    metrics: Metrics = field(init=False)
     started_at: float = field(default_factory=time.time)
     _born: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger(self._ended)
+        self.metrics = Metrics(self.snapshot)
 
     @property
     def uptime_s(self) -> float:
@@ -49,7 +61,13 @@ class Service:
             startup=startup,
             requests=self.ledger.counts(),
             workers=tuple(worker_snapshot(one) for one in self.router.supervisors()),
+            running=tuple(running(entry) for entry in self.ledger.active.values()),
+            recent=tuple(islice(self.records.newest(), _RECENT)),
+            limits=settings.limits,
         )
+
+    def _ended(self, entry: Entry) -> None:
+        self.metrics.ended(self.records.close(entry))
 
 
 def worker_snapshot(supervisor: Supervisor) -> WorkerSnapshot:
@@ -82,6 +100,8 @@ def worker_snapshot(supervisor: Supervisor) -> WorkerSnapshot:
         tokens_generated=stats.tokens_generated,
         prefill_tokens_per_s=stats.prefill_tokens_per_s,
         decode_tokens_per_s=stats.decode_tokens_per_s,
+        tiers=stats.tiers,
+        drafts=stats.drafts,
     )
 
 

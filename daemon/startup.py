@@ -84,7 +84,7 @@ class Startup:
         except Unavailable as error:
             # Clients are not told where the store lies; who starts the daemon needs to know.
             raise StartError(str(error.__cause__ or error)) from error
-        async with router.hold(name) as worker:
+        async with router.hold(name, "any") as worker:
             self._to(replace(self.state, phase="loading", detail=f"starting a worker for {worker.load.name}"))
             router.on_change = lambda: self._loading(worker.facts.load_stage)
             await worker.ensure_ready()

@@ -6,7 +6,7 @@ Plain ASGI messages on purpose: a token costs one `send` and no task, queue or w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
 from starlette.types import Message, Receive, Scope, Send
@@ -44,35 +44,47 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
 
 
 @asynccontextmanager
-async def cancelled_on_disconnect(receive: Receive) -> AsyncIterator[None]:
-    """Runs the block until it ends or the client hangs up, which raises ClientGone inside it.
+async def watched(receive: Receive, on_gone: Callable[[], object]) -> AsyncIterator[None]:
+    """Runs the block and calls `on_gone` if the client hangs up meanwhile.
 
     The body must have been read. The server tells of a hang-up through `receive` and in no other way.
     """
-    task = asyncio.current_task()
-    assert task is not None
-    gone = False
 
     async def watch() -> None:
-        nonlocal gone
         while (await receive())["type"] != "http.disconnect":
             pass
-        gone = True
-        task.cancel()
+        on_gone()
 
     watcher = asyncio.create_task(watch())
     try:
         yield
-    except asyncio.CancelledError:
-        if gone and task.uncancel() == 0:
-            raise ClientGone from None
-        raise
     finally:
         watcher.cancel()
 
 
+@asynccontextmanager
+async def cancelled_on_disconnect(receive: Receive) -> AsyncIterator[None]:
+    """Runs the block until it ends or the client hangs up, which raises ClientGone inside it."""
+    task = asyncio.current_task()
+    assert task is not None
+    gone = False
+
+    def hang_up() -> None:
+        nonlocal gone
+        gone = True
+        task.cancel()
+
+    try:
+        async with watched(receive, hang_up):
+            yield
+    except asyncio.CancelledError:
+        if gone and task.uncancel() == 0:
+            raise ClientGone from None
+        raise
+
+
 class EventStream:
-    """A response of server-sent events. Nothing is sent before `start`.
+    """A response of server-sent events. Nothing is sent before `start`, and nothing after `end`.
 
     A stream that is left without `end` makes the server close the connection without the last chunk, which
     every client takes for a broken answer.
@@ -81,6 +93,7 @@ class EventStream:
     def __init__(self, send: Send) -> None:
         self._send = send
         self.started = False
+        self.ended = False
 
     async def start(self, headers: Headers) -> None:
         """Sends the status 200 and the headers."""
@@ -94,6 +107,7 @@ class EventStream:
 
     async def end(self, frames: bytes) -> None:
         """Sends the last frames and ends the response."""
+        self.ended = True
         await self._send({"type": "http.response.body", "body": frames})
 
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..engine.protocol import (
+    Accepted,
     Cancel,
     CancelReason,
-    Failed,
+    Embed,
     Finished,
     FromWorker,
     Generate,
@@ -28,32 +30,28 @@ from ..engine.protocol import (
     LoadStage,
     ModelInfo,
     PinCommand,
-    PinDone,
-    PinList,
-    PinRefused,
     Ready,
     Rejected,
     RequestEvent,
     SelfTest,
+    SessionCommand,
     Shutdown,
+    TokenAnswer,
+    TokenCommand,
     ToWorker,
-    Unpinned,
     WorkerStats,
 )
 from .channel import EventChannel
 from .errors import Unavailable
 from .lifecycle import Happened, State, move
+from .open_requests import OpenRequests, Question
+from .retry_after import LoadClock, retry_after
+from .watchdog import Watchdog
 from .worker_process import Command, WorkerProcess, worker_command
 
 _LOG = logging.getLogger(__name__)
-# After one of these nothing more is heard of a request.
-_LAST_EVENTS = (Rejected, Finished, Failed, PinDone, PinRefused, PinList, Unpinned)
 _SHUTDOWN_GRACE_S = 5.0
 _TERMINATE_GRACE_S = 2.0
-
-
-class SlowReader(Unavailable):
-    """The client read so slowly that its answer was given up."""
 
 
 class Failure(NamedTuple):
@@ -85,7 +83,8 @@ class Facts:
 class Supervisor:
     """Runs one worker for `load`; at most `load_timeout` seconds may pass until it is ready.
 
-    `on_change` is called whenever state or facts have changed.
+    A worker that has requests and does nothing for `stall_timeout` seconds is killed. When one dies, the next is started
+    if there are requests that the dead one had not started. `on_change` is called whenever state or facts have changed.
     """
 
     def __init__(
@@ -94,6 +93,7 @@ class Supervisor:
         load_timeout: float,
         command: Command = worker_command,
         on_change: Callable[[], None] = lambda: None,
+        stall_timeout: float = 120.0,
     ) -> None:
         self.load = load
         self.state = State.STOPPED
@@ -104,17 +104,26 @@ class Supervisor:
         self._process: WorkerProcess | None = None
         self._outcome: asyncio.Future[ModelInfo] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        # None stands for a request that nobody listens to any more but that the worker still has.
-        self._requests: dict[str, EventChannel | None] = {}
+        self._stall_timeout = stall_timeout
+        self._watchdog = Watchdog(stall_timeout, self._stalled)
+        self._requests = OpenRequests()
+        self._clock = LoadClock()
         self._gone = asyncio.Event()
-        self._idle = asyncio.Event()
         self._gone.set()
-        self._idle.set()
 
     @property
     def active(self) -> int:
         """Requests that the worker has not finished with."""
         return len(self._requests)
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds until a request of now would be answered, by what was measured; 0 when nothing was."""
+        if self.state is State.READY:
+            return self.facts.stats.wait_s if self.facts.stats else 0.0
+        if self.state is State.STARTING:
+            return self._clock.left(time.monotonic())
+        return self._clock.last_s or 0.0
 
     # ---- what callers do
 
@@ -130,26 +139,33 @@ class Supervisor:
         assert outcome is not None
         return await asyncio.shield(outcome)
 
-    def open(self, request: GenerateRequest) -> AbstractContextManager[EventChannel]:
-        """Sends a request to the ready worker and gives the channel of its events.
+    def open(
+        self, request: GenerateRequest, channel: EventChannel | None = None
+    ) -> AbstractContextManager[EventChannel]:
+        """Sends a request to the ready worker and gives the channel of its events, which may be that of others too.
 
         Leaving the block before the last event cancels the request. Raises Unavailable when there is no
         ready worker; so does the channel, when the worker ends.
         """
-        return self._channel(request.request_id, Generate(request))
+        return self._channel(request.request_id, Generate(request), channel)
 
-    def ask(self, command: PinCommand) -> AbstractContextManager[EventChannel]:
-        """Sends a command about pins, like `open` a request."""
+    def ask(
+        self, command: Embed | PinCommand | SessionCommand | TokenCommand
+    ) -> AbstractContextManager[EventChannel]:
+        """Sends texts to embed, a command about pins or sessions, or a question about tokens, like `open` a request."""
         return self._channel(command.request_id, command)
 
     @contextmanager
-    def _channel(self, request_id: str, message: Generate | PinCommand) -> Iterator[EventChannel]:
+    def _channel(
+        self, request_id: str, question: Question, channel: EventChannel | None = None
+    ) -> Iterator[EventChannel]:
         if self.state is not State.READY:
-            raise Unavailable("The model's worker process is not running", retry_after=1)
-        channel = EventChannel()
-        self._requests[request_id] = channel
-        self._idle.clear()
-        self._send(message)
+            raise Unavailable(
+                "The model's worker process is not running", retry_after=retry_after(self.wait_s)
+            )
+        channel = self._requests.add(request_id, question, channel)
+        self._watchdog.start()
+        self._send(question)
         try:
             yield channel
         finally:
@@ -157,8 +173,7 @@ class Supervisor:
 
     def cancel(self, request_id: str, reason: CancelReason) -> None:
         """Takes a request back and drops its channel; nothing happens if it has ended or was cancelled."""
-        if self._requests.get(request_id) is not None:
-            self._requests[request_id] = None
+        if self._requests.leave(request_id) and self.state is not State.STARTING:
             self._send(Cancel(request_id, reason))
 
     async def stop(self, *, drain: bool = False, timeout: float = 0.0) -> None:
@@ -168,7 +183,7 @@ class Supervisor:
         terminated, then killed; requests that it still has fail as Unavailable.
         """
         if drain:
-            await _happens(self._idle, timeout)
+            await _happens(self._requests.idle, timeout)
         if self.state in (State.STARTING, State.READY):
             # A load sits in native code that reads no message.
             grace = _SHUTDOWN_GRACE_S if self.state is State.READY else 0.0
@@ -191,6 +206,7 @@ class Supervisor:
         outcome = self._outcome = asyncio.get_running_loop().create_future()
         self._gone.clear()
         self._move(Happened.START)
+        self._clock.begin(time.monotonic())
         try:
             self._process = WorkerProcess(self._command, self._received, self._exited)
         except OSError as error:
@@ -211,6 +227,12 @@ class Supervisor:
             "load_timeout",
         )
         self.kill()
+
+    def _stalled(self) -> None:
+        message = f"The worker process of {self.load.name} did nothing for {self._stall_timeout:g} s (stall_timeout)"
+        self.facts.failure = Failure(message, "worker_stalled", self._restart_s())
+        assert self._process is not None
+        self._process.kill()
 
     async def _force_end(self, grace: float) -> None:
         process = self._process
@@ -237,6 +259,7 @@ class Supervisor:
         match message:
             case WorkerStats():
                 self.facts.stats = message
+                self._watchdog.heard()
             case LoadProgress():
                 self.facts.load_stage = message.stage
                 self._on_change()
@@ -254,25 +277,31 @@ class Supervisor:
         self.facts.model, self.facts.self_test = ready.model, ready.self_test
         self.facts.load_s, self.facts.compile_cache_hit = ready.load_s, ready.compile_cache_hit
         self._stop_timer()
+        self._clock.end(time.monotonic())
         self._move(Happened.READY)
         _LOG.info("worker %s serves %s after %.2f s", self.facts.pid, ready.model.name, ready.load_s)
         assert self._outcome is not None
         self._outcome.set_result(ready.model)
+        for question in self._requests.move():
+            self._watchdog.start()
+            self._send(question)
 
     def _forward(self, event: RequestEvent) -> None:
-        channel = self._requests.get(event.request_id)
-        if channel is not None and not channel.put(event):
-            channel.fail(SlowReader("The client reads too slowly", code="slow_reader"))
+        # These come from the thread that takes requests in; all others show that the engine works.
+        if not isinstance(event, Accepted | Rejected | TokenAnswer):
+            self._watchdog.heard()
+        if isinstance(event, Finished) and event.cancel_reason is CancelReason.SHUTDOWN:
+            self._requests.end(event.request_id, self._unloading().error())
+        elif not self._requests.deliver(event):
             self.cancel(event.request_id, CancelReason.SLOW_READER)
-        if isinstance(event, _LAST_EVENTS):
-            self._requests.pop(event.request_id, None)
-            if not self._requests:
-                self._idle.set()
+        if not self._requests:
+            self._watchdog.stop()
 
     def _exited(self, code: int) -> None:
         self._stop_timer()
+        self._watchdog.stop()
         failure = self._explain(code)
-        self._process = None
+        was_ready, self._process = self.state is State.READY, None
         # What it remembered is gone with it.
         self.facts.stats = None
         self._move(Happened.EXITED)
@@ -280,15 +309,14 @@ class Supervisor:
         if self.state is State.FAILED:
             self.facts.failure = failure
             _LOG.error("worker %s of %s: %s", self.facts.pid, self.load.name, failure.message)
-        self._fail_everything(failure)
+        self._fail_callers(failure)
+        self._requests.fail(failure.error, but_movable=was_ready)
         self._gone.set()
+        if self._requests:
+            _LOG.info("%d requests of %s go to the next worker", len(self._requests), self.load.name)
+            self._start()
 
-    def _fail_everything(self, failure: Failure) -> None:
-        requests, self._requests = self._requests, {}
-        self._idle.set()
-        for channel in requests.values():
-            if channel is not None:
-                channel.fail(failure.error())
+    def _fail_callers(self, failure: Failure) -> None:
         if self._outcome is not None and not self._outcome.done():
             self._outcome.set_exception(failure.error())
             self._outcome.exception()  # There may be no caller left to look at it.
@@ -298,12 +326,18 @@ class Supervisor:
         if self.facts.failure is not None:
             return self.facts.failure
         if self.state is State.STOPPING:
-            return Failure("The model is being unloaded", "shutting_down", retry_after=1)
+            return self._unloading()
         end = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with status {code}"
         during = f" while {self.facts.load_stage.value}" if self.facts.load_stage else ""
         hint = "; the system may be out of memory" if code == -signal.SIGKILL else ""
         message = f"The worker process of {self.load.name} {end}{during}{hint}"
-        return Failure(message, "worker_died", retry_after=1)
+        return Failure(message, "worker_died", self._restart_s())
+
+    def _unloading(self) -> Failure:
+        return Failure("The model is being unloaded", "shutting_down", self._restart_s())
+
+    def _restart_s(self) -> int:
+        return retry_after(self._clock.last_s or 0.0)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -14,12 +14,12 @@ For models with recurrent state, reuse ends where a state was stored (`states`: 
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
-
-import numpy as np
+from weakref import WeakValueDictionary
 
 from .kv_pool import BlockPool
 
@@ -28,7 +28,7 @@ Tokens = tuple[int, ...]
 _REMEMBERED_EVICTIONS = 1 << 16
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Node:
     """`tokens` of one block, at positions `start` and following. The root of a namespace has none and block -1."""
 
@@ -76,6 +76,13 @@ class Match:
     def length(self) -> int:
         return sum(len(node.tokens) for node in self.nodes) + self.part
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether all known text ends where the match does, so that a longer prompt only goes on from there."""
+        if self.tail is not None:
+            return self.part == len(self.tail.tokens)
+        return bool(self.nodes) and not any(self.nodes[-1].successors)
+
 
 class BlockCache:
     """The index over the blocks of a pool. Only the engine thread calls it."""
@@ -83,7 +90,8 @@ class BlockCache:
     def __init__(self, fingerprint: str, blocks: int, state_rows: int, block_tokens: int) -> None:
         self._fingerprint = fingerprint
         self._block_tokens = block_tokens
-        self._roots: dict[str, Node] = {}
+        # A root lives as long as a block or a session hangs on it: clients may name any number of namespaces.
+        self._roots: WeakValueDictionary[str, Node] = WeakValueDictionary()
         self._by_key: dict[bytes, Node] = {}
         self._by_block: dict[int, Node] = {}
         self._checkpoints: OrderedDict[tuple[Node, int], None] = OrderedDict()
@@ -105,12 +113,13 @@ class BlockCache:
 
     def root(self, namespace: str) -> Node:
         """The empty prefix of a namespace."""
-        if namespace not in self._roots:
+        root = self._roots.get(namespace)
+        if root is None:
             seed = hashlib.blake2b(digest_size=32)
             for part in (self._fingerprint, namespace):
                 seed.update(len(part.encode()).to_bytes(8, "big") + part.encode())
-            self._roots[namespace] = Node(seed.digest(), None, 0, (), -1)
-        return self._roots[namespace]
+            root = self._roots[namespace] = Node(seed.digest(), None, 0, (), -1)
+        return root
 
     def match(self, namespace: str, tokens: Sequence[int], most: int) -> Match:
         """The longest known prefix of `tokens` with at most `most` tokens. Changes nothing."""
@@ -120,7 +129,8 @@ class BlockCache:
         """All that is known of a prompt's beginning, for models with state too: it may end between two states."""
         node, nodes = self.root(namespace), list[Node]()
         for start in range(0, len(tokens) - self._block_tokens + 1, self._block_tokens):
-            following = self._child(node, tuple(tokens[start : start + self._block_tokens]))
+            block = tuple(tokens[start : start + self._block_tokens])
+            following = self._found(address(node.key, block), block)
             if following is None:
                 break
             node = following
@@ -139,8 +149,7 @@ class BlockCache:
         if match.tail is not None:
             path.append((match.tail, match.part))
         for index in range(len(path) - 1, -1, -1):
-            node, most = path[index]
-            offset = max((o for o in node.states if o <= most), default=0)
+            node, offset = _last_state(*path[index])
             if offset:
                 return _shape(match.nodes[:index], node, offset, self._block_tokens, node.states[offset])
         return Match()
@@ -157,12 +166,13 @@ class BlockCache:
         """Makes a full block known. Returns the node, whose block is another one if the content was known already:
         the caller must then use that one."""
         assert len(tokens) == self._block_tokens
-        existing = self._child(parent, tokens)
+        key = address(parent.key, tokens)
+        existing = self._found(key, tokens)
         if existing is not None:
             if keep_longest:
                 self._keep_longest(existing)
             return existing
-        node = Node(address(parent.key, tokens), parent, parent.end, tokens, block)
+        node = Node(key, parent, parent.end, tokens, block)
         parent.children[node.key] = self._by_key[node.key] = node
         self._adopt(node, keep_longest)
         self._absorb_shorter_tails(node)
@@ -203,6 +213,10 @@ class BlockCache:
             self.state_rows.release([node.states.pop(offset)])
         return self.state_rows.allocate(1)[0] if self.state_rows.available else None
 
+    def has(self, key: bytes) -> bool:
+        """Whether the whole block of that address is known, and with it all before it."""
+        return key in self._by_key
+
     def holds(self, node: Node) -> bool:
         """Whether the node is still known, with the block that it had."""
         return self._by_block.get(node.block) is node
@@ -220,26 +234,31 @@ class BlockCache:
             self._checkpoints[node, offset] = None
 
     def holders_of_state(self) -> list[int]:
+        """The rows of all stored states."""
         stored = [*self._checkpoints, *self._pinned_states]
         return [node.states[offset] for node, offset in stored]
 
-    def check_integrity(self) -> None:
-        """Asserts that every node hangs in the tree under its own address and that its tokens are whole (I3)."""
-        for block, node in self._by_block.items():
-            parent = node.parent
-            assert node.block == block, f"block {block} belongs to a node of block {node.block}"
-            assert parent is not None, f"block {block} has no parent"
-            assert parent.end == node.start, f"block {block} does not follow its parent"
-            assert parent.block == -1 or parent.block in self._by_block, f"block {block} lost its parent"
-            assert node.key == address(parent.key, node.tokens), f"block {block} has a wrong address"
-            full = len(node.tokens) == self._block_tokens
-            if full:
-                assert parent.children.get(node.key) is self._by_key.get(node.key) is node
-            else:
-                assert node in parent.tails
+    def check_nodes(self, blocks: Iterable[int]) -> None:
+        """Asserts that the nodes of these blocks hang in the tree under their own addresses, with whole tokens (I3)."""
+        for block in blocks:
+            node = self._by_block.get(block)
+            if node is not None:
+                self._check_node(block, node)
 
-    def _child(self, parent: Node, tokens: Tokens) -> Node | None:
-        found = self._by_key.get(address(parent.key, tokens))
+    def _check_node(self, block: int, node: Node) -> None:
+        parent = node.parent
+        assert node.block == block, f"block {block} belongs to a node of block {node.block}"
+        assert parent is not None, f"block {block} has no parent"
+        assert parent.end == node.start, f"block {block} does not follow its parent"
+        assert parent.block == -1 or parent.block in self._by_block, f"block {block} lost its parent"
+        assert node.key == address(parent.key, node.tokens), f"block {block} has a wrong address"
+        if len(node.tokens) == self._block_tokens:
+            assert parent.children.get(node.key) is self._by_key.get(node.key) is node
+        else:
+            assert node in parent.tails
+
+    def _found(self, key: bytes, tokens: Tokens) -> Node | None:
+        found = self._by_key.get(key)
         # The digest finds, the tokens decide.
         return found if found is not None and found.tokens == tokens else None
 
@@ -291,7 +310,7 @@ class BlockCache:
 def address(parent: bytes, tokens: Tokens) -> bytes:
     """The address of the block of `tokens` behind the block, or the empty prefix, with the address `parent`:
     BLAKE2b-256 over that and the tokens as little-endian int64."""
-    return hashlib.blake2b(parent + np.array(tokens, "<i8").tobytes(), digest_size=32).digest()
+    return hashlib.blake2b(parent + struct.pack(f"<{len(tokens)}q", *tokens), digest_size=32).digest()
 
 
 def _nearest(node: Node, tokens: Sequence[int]) -> tuple[Node | None, int]:
@@ -317,6 +336,21 @@ def _cut(match: Match, most: int) -> Match:
     rest = match.nodes[len(whole)] if len(whole) < len(match.nodes) else match.tail
     part = most - (whole[-1].end if whole else 0)
     return Match(whole, rest if part else None, part)
+
+
+def _last_state(node: Node, most: int) -> tuple[Node, int]:
+    """Where the last state within the first `most` tokens of a node is stored, and how many tokens it is after; 0 if
+    there is none. Another node that begins alike may have it: of branches, the first one stored it."""
+    assert node.parent is not None
+    wanted = node.tokens[:most]
+    found = [
+        (offset, other)
+        for other in node.parent.successors
+        for offset in other.states
+        if offset <= most and other.tokens[:offset] == wanted[:offset]
+    ]
+    offset, holder = max(found, key=lambda pair: pair[0], default=(0, node))
+    return holder, offset
 
 
 def _shape(before: tuple[Node, ...], node: Node, offset: int, block_tokens: int, row: int) -> Match:

@@ -74,6 +74,15 @@ class PinWish:
     internal: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class PrefixPinJob:
+    """What of a request's prompt is to be pinned on the way: its first `tokens` tokens, in whole blocks."""
+
+    wish: PinWish
+    tokens: int
+    best_effort: bool
+
+
 def is_pin_name(name: str) -> bool:
     """Whether a pin may be called that: it becomes a part of a file name."""
     return _NAME.fullmatch(name) is not None

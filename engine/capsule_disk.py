@@ -108,11 +108,15 @@ class CapsuleDisk:
         self.collect()
         return next((file for file in self.pins() if file.capsule.pin == name), None)
 
-    def find(self, parent: bytes, tokens: Tokens) -> StoredBlock | None:
-        """The block of exactly these tokens behind the block `parent`."""
-        found = self._following.get(parent, {}).get(address(parent, tokens))
+    def find(self, parent: bytes, key: bytes, tokens: Tokens) -> StoredBlock | None:
+        """The block of exactly these tokens behind the block `parent`, by its address `key`."""
+        found = self._following.get(parent, {}).get(key)
         # The digest finds, the tokens decide.
         return found if found is not None and found.tokens == tokens else None
+
+    def has(self, parent: bytes, key: bytes) -> bool:
+        """Whether the block of the address `key` behind the block `parent` can be read."""
+        return key in self._following.get(parent, {})
 
     def following(self, parent: bytes) -> Iterable[StoredBlock]:
         """All blocks that are known to follow a block, full or not."""

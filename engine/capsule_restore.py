@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .block_cache import BlockCache, Match, Node, Tokens, common
+from .block_cache import BlockCache, Match, Node, Tokens, address, common
 from .capsule_disk import CapsuleDisk, StoredBlock
 from .capsule_files import CapsuleError
 from .runner import Runner
@@ -75,19 +75,22 @@ class Restorer:
         key, steps = self.cache.root(namespace).key, list[_Step]()
         for start in range(0, len(prompt) - size + 1, size):
             node = known.nodes[len(steps)] if len(steps) < len(known.nodes) else None
-            stored = self.disk.find(key, tuple(prompt[start : start + size]))
+            tokens = tuple(prompt[start : start + size])
+            following = node.key if node is not None else address(key, tokens)
+            stored = self.disk.find(key, following, tokens)
             if node is None and stored is None:
                 break
             steps.append(_Step(node, stored, size))
-            key = node.key if node is not None else _key(stored)
+            key = following
         last = self._nearest(key, prompt[len(steps) * size : (len(steps) + 1) * size])
         return steps if last is None else [*steps, last]
 
     def _nearest(self, key: bytes, rest: Sequence[int]) -> _Step | None:
-        """The stored block behind `key` that shares most with the rest of the prompt."""
-        shared = [(common(block.tokens, rest), block) for block in self.disk.following(key)]
-        part, block = max(shared, key=lambda pair: pair[0], default=(0, None))
-        return None if not part else _Step(None, block, part)
+        """The stored block behind `key` that is of most use for the rest of the prompt: by its last state, if the
+        model has any, then by what both share."""
+        steps = (_Step(None, block, common(block.tokens, rest)) for block in self.disk.following(key))
+        best = max(steps, key=lambda step: (max(step.states(), default=0), step.part), default=None)
+        return best if best is not None and best.part else None
 
     def _usable_end(self, steps: list[_Step], most: int) -> int:
         """Where the prefix that could be reused ends, in tokens."""
@@ -154,8 +157,3 @@ class Restorer:
 
 def _size(disk: CapsuleDisk) -> int:
     return disk.geometry.block_tokens
-
-
-def _key(stored: StoredBlock | None) -> bytes:
-    assert stored is not None
-    return stored.key

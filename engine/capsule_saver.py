@@ -103,7 +103,7 @@ class CapsuleSaver:
         if node.key in self._queued:
             return True
         assert node.parent is not None
-        stored = self._disk.find(node.parent.key, node.tokens)
+        stored = self._disk.find(node.parent.key, node.key, node.tokens)
         return stored is not None and set(node.states) <= set(stored.states)
 
     def _capsule(self, namespace: str, nodes: list[Node]) -> Capsule:

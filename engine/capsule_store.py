@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .block_cache import BlockCache, Node
+from .block_cache import BlockCache, Match, Node
 from .capsule import PinName, PinWish
 from .capsule_disk import CapsuleDisk
 from .capsule_restore import Restorer
@@ -24,6 +24,7 @@ from .protocol import (
     PinList,
     PinRefused,
     PinTier,
+    TierBytes,
     Unpin,
     Unpinned,
 )
@@ -60,6 +61,13 @@ class Fetched(NamedTuple):
     lost: tuple[Pin, ...] = ()
 
 
+class _Booking(NamedTuple):
+    """Room for a pin that is still being computed."""
+
+    name: PinName
+    size: int
+
+
 class CapsuleStore:
     """The pins of one pool, at most `budget_bytes` of it, with or without a disk behind. Engine thread only."""
 
@@ -71,6 +79,7 @@ class CapsuleStore:
         self._cache = cache
         self._geometry = runner.geometry
         self._pins: dict[PinName, Pin] = {}
+        self._booked: dict[str, _Booking] = {}
         self._saver = None if disk is None else CapsuleSaver(cache, disk, runner)
         self._restorer = None if disk is None else Restorer(cache, disk, runner)
         self._find_pins()
@@ -85,6 +94,18 @@ class CapsuleStore:
             restored = self._restorer.restore(namespace, prompt, most)
         lost = tuple(pin for pin in self._covering(namespace, prompt) if not self._is_back(pin))
         return Fetched(restored, lost)
+
+    def knows_more(self, match: Match) -> bool:
+        """Whether text lies on disk that goes on where a match of the pool ends."""
+        if self.disk is None or not match.length:
+            return False
+        last = match.tail or match.nodes[-1]
+        if match.tail is None:
+            return any(self.disk.following(last.key))
+        assert last.parent is not None
+        begun = last.tokens[: match.part]
+        longer = (block.tokens for block in self.disk.following(last.parent.key))
+        return any(len(tokens) > match.part and tokens[: match.part] == begun for tokens in longer)
 
     def reused(self, namespace: str, prompt: Sequence[int], cached: int) -> None:
         """Counts the pins that a request with so many cached tokens made use of."""
@@ -114,17 +135,26 @@ class CapsuleStore:
         if not self.budget_bytes:
             message = "pins are switched off (capsule_budget is 0)"
             return PinRefused(request_id, 400, "capsules_disabled", message)
-        others = self._held_blocks(but=wish.name)
-        nodes = self._cache.longest(wish.name.namespace, tokens).nodes
-        shared = sum(node.block in others for node in nodes)
-        wanted = self._size(len(tokens)) - shared * self._geometry.block_bytes
-        free = self.budget_bytes - self._used_bytes(but=wish.name)
+        wanted = self._wanted(wish.name, tokens)
+        booked = sum(booking.size for booking in self._booked.values() if booking.name != wish.name)
+        free = self.budget_bytes - self._used_bytes(but=wish.name) - booked
         if wanted <= free:
             return None
         message = f"the pin takes {wanted:,} bytes and {max(free, 0):,} are free (capsule_budget)"
         return PinRefused(
             request_id, 503, "capsule_over_budget", message, wanted_bytes=wanted, free_bytes=max(free, 0)
         )
+
+    def reserve(self, request_id: str, wish: PinWish, tokens: Sequence[int]) -> PinRefused | None:
+        """Books the room for a pin that is to be computed, until `release`; else why it can't be had."""
+        refusal = self.refusal(request_id, wish, tokens)
+        if refusal is None:
+            self._booked[request_id] = _Booking(wish.name, self._wanted(wish.name, tokens))
+        return refusal
+
+    def release(self, request_id: str) -> None:
+        """Gives up what a request has booked, if anything: its pin is made or will not be."""
+        self._booked.pop(request_id, None)
 
     def pin(self, wish: PinWish, leaf: Node) -> tuple[PinInfo, bool]:
         """Pins what is known up to the block `leaf`. Returns the pin, and whether it replaced one of that name."""
@@ -159,7 +189,23 @@ class CapsuleStore:
         """Whether there is a pin of that name now."""
         return wish.name in self._pins
 
+    def holds(self, name: PinName) -> bool:
+        """Whether there is a pin of that name and the pool holds it."""
+        return name in self._pins and self._pins[name].leaf is not None
+
     # ---- the books
+
+    def tiers(self) -> TierBytes:
+        """What the pool, pins and the disk take now of what they may."""
+        blocks, size = self._cache.blocks, self._geometry.block_bytes
+        return TierBytes(
+            pool=(blocks.used + blocks.cached) * size,
+            pool_budget=blocks.size * size,
+            pinned=self._used_bytes(),
+            pinned_budget=self.budget_bytes,
+            disk=self.disk.used_bytes if self.disk is not None else 0,
+            disk_budget=self.disk.budget_bytes if self.disk is not None else 0,
+        )
 
     def holders(self) -> list[list[int]]:
         """The blocks that each pin holds."""
@@ -168,19 +214,20 @@ class CapsuleStore:
         ]
 
     def _list(self, message: ListPins) -> PinList:
+        tiers = self.tiers()
         asked = message.namespace
         pins = [pin for pin in self._pins.values() if asked is None or pin.name.namespace == asked]
         return PinList(
             request_id=message.request_id,
             pins=tuple(self._info(pin) for pin in sorted(pins, key=lambda pin: pin.name)),
-            used_bytes=self._used_bytes(),
-            budget_bytes=self.budget_bytes,
-            disk_bytes=self.disk.used_bytes if self.disk else 0,
-            disk_budget_bytes=self.disk.budget_bytes if self.disk else 0,
+            used_bytes=tiers.pinned,
+            budget_bytes=tiers.pinned_budget,
+            disk_bytes=tiers.disk,
+            disk_budget_bytes=tiers.disk_budget,
         )
 
     def _info(self, pin: Pin) -> PinInfo:
-        stored = self.disk.pin(pin.name) if self.disk else None
+        stored = self.disk.pin(pin.name) if self.disk is not None else None
         on_disk = stored is not None and stored.usable
         tier: PinTier = "pool" if pin.leaf is not None else "disk" if on_disk else "lost"
         return PinInfo(
@@ -195,6 +242,13 @@ class CapsuleStore:
             last_used=pin.last_used,
             expires=pin.expires,
         )
+
+    def _wanted(self, name: PinName, tokens: Sequence[int]) -> int:
+        """What a pin takes beyond the blocks that it shares with others."""
+        others = self._held_blocks(but=name)
+        nodes = self._cache.longest(name.namespace, tokens).nodes
+        shared = sum(node.block in others for node in nodes)
+        return self._size(len(tokens)) - shared * self._geometry.block_bytes
 
     def _size(self, tokens: int) -> int:
         return self._geometry.blocks_for(tokens) * self._geometry.block_bytes + self._geometry.state_bytes
@@ -225,7 +279,7 @@ class CapsuleStore:
             if self.refusal("", PinWish(pin.name), pin.tokens) is None:
                 self._hold(pin, match.nodes[-1])
             return True
-        stored = self.disk.pin(pin.name) if self.disk else None
+        stored = self.disk.pin(pin.name) if self.disk is not None else None
         if pin.lost is None and (stored is None or not stored.usable):
             pin.lost = "capsule_damaged"
         return pin.lost is None
@@ -258,7 +312,7 @@ class CapsuleStore:
 
     def _find_pins(self) -> None:
         """Takes note of the pins that an earlier run left on disk."""
-        for file in self.disk.pins() if self.disk else ():
+        for file in self.disk.pins() if self.disk is not None else ():
             name, capsule = file.capsule.pin, file.capsule
             assert name is not None
             pin = Pin(name, capsule.tokens, capsule.created, capsule.expires)

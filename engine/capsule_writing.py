@@ -35,9 +35,11 @@ class Writing:
     _failed: bool = False
 
     def begin(self) -> None:
+        """Opens the temporary file. A failure here, or below, gives the capsule up."""
         self._try(self.file.begin)
 
     def add(self, data: bytes) -> None:
+        """Writes the next block."""
         self._try(lambda: self.file.add(data))
 
     def finish(self, capsule: Capsule, state_rows: Sequence[bytes]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple, Protocol
 
 
@@ -12,17 +13,22 @@ class TokenBytes(Protocol):
 
     def token_bytes(self, token_id: int) -> bytes: ...
 
+    def spelling(self, token_id: int) -> bytes: ...
+
 
 class Detokenizer:
-    """Turns one sequence of tokens into text. What all calls return together equals `decode` of all tokens."""
+    """Turns one sequence of tokens into text. What all calls return together equals `decode` of all tokens, but that
+    the control tokens `shown` are spelled out."""
 
-    def __init__(self, tokenizer: TokenBytes) -> None:
+    def __init__(self, tokenizer: TokenBytes, shown: AbstractSet[int] = frozenset()) -> None:
         self._tokenizer = tokenizer
+        self._shown = shown
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token_id: int) -> str:
         """The characters that this token completes, maybe none. Bytes that can't be UTF-8 become U+FFFD."""
-        return self._decoder.decode(self._tokenizer.token_bytes(token_id))
+        spelled = self._tokenizer.spelling if token_id in self._shown else self._tokenizer.token_bytes
+        return self._decoder.decode(spelled(token_id))
 
     def finish(self) -> str:
         """U+FFFD for a character that was begun and will not be completed, otherwise nothing."""

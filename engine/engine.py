@@ -8,35 +8,41 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 
-import numpy as np
-
+from . import prefix_pins
+from .backlog import Backlog, measure
 from .batching import Work, next_work, plan_step
-from .block_cache import BlockCache, Match
+from .block_cache import BlockCache
 from .capsule import PinWish
 from .capsule_store import CapsuleStore, Fetched
 from .config import EngineConfig
 from .conversations import Conversations
+from .integrity import Holders, IntegrityCheck
 from .kv_pool import OutOfBlocks
+from .opening import Opening
 from .pace import Pace
 from .pinning import pin_again
-from .planner import Known, PrefixPlan, plan_prefix
 from .protocol import (
     CancelReason,
     Failed,
-    Finished,
-    FinishReason,
     ListPins,
     PinDone,
     RequestEvent,
+    RequestProgress,
+    SessionCommand,
     Started,
-    TextDelta,
     Unpin,
 )
+from .replying import CANCELLED, Ending, Replies, Run, finished
+from .reuse import Reuse
+from .rooms import Rooms
 from .runner import Logits, Runner
+from .scheduler import Scheduler
 from .sequence import Sequence
-from .session import Session
+from .session_desk import SessionDesk
+from .speculation import Speculation
 
 Emit = Callable[[RequestEvent], None]
 
@@ -58,16 +64,25 @@ class Engine:
     ) -> None:
         self._runner = runner
         self._config = config
-        self._stop_tokens = stop_tokens
+        self._replies = Replies(stop_tokens, emit)
         self._emit = emit
-        self._arrivals: SimpleQueue[Sequence | Unpin | ListPins] = SimpleQueue()
+        self._arrivals: SimpleQueue[Sequence | Unpin | ListPins | SessionCommand] = SimpleQueue()
         self._known: dict[str, Sequence] = {}
-        self._running: list[Sequence] = []
+        # What the engine thread has taken over, by request id.
+        self._sequences: dict[str, Sequence] = {}
+        self._current: Sequence | None = None
+        self._scheduler = Scheduler(config.turn_seconds, config.max_sessions)
         self._has_state = runner.geometry.state_bytes > 0
         self.cache = cache
         self.capsules = capsules or CapsuleStore(cache, runner)
         self.conversations = Conversations()
+        self._sessions = SessionDesk(self.conversations, cache, runner.geometry, self.capsules.disk)
+        step_tokens = config.draft_limits.most + 1
+        self._rooms = Rooms(cache.blocks, runner.geometry, config.reply_room, step_tokens)
+        self._opening = Opening(runner, cache, self.capsules, self.conversations, self._rooms)
+        self.integrity = IntegrityCheck(cache, self._holders)
         self.pace = Pace(config)
+        self.speculation = Speculation(runner, cache, config)
         self.tokens_prefilled = 0
         self.tokens_reused = 0
         self.tokens_generated = 0
@@ -77,18 +92,23 @@ class Engine:
         """Requests that are queued or running."""
         return len(self._known)
 
-    @property
-    def running(self) -> int:
-        """Requests that have a session; on the engine thread."""
-        return sum(s.session is not None for s in self._running)
+    def backlog(self) -> Backlog:
+        """What waits and what runs, and how long that will take; from any thread."""
+        return measure(tuple(self._known.values()), self.pace, self._computed_share())
+
+    def progress(self) -> tuple[RequestProgress, ...]:
+        """Where all requests stand, those that have started first; on the engine thread."""
+        running = [self._sequences[name].progress(0) for name in self._scheduler.running()]
+        queue = enumerate(self._scheduler.queue(), 1)
+        return (*running, *(self._sequences[name].progress(place) for place, name in queue))
 
     def submit(self, sequence: Sequence) -> None:
         """Hands a request over; from any thread."""
         self._known[sequence.request_id] = sequence
         self._arrivals.put(sequence)
 
-    def ask(self, message: Unpin | ListPins) -> None:
-        """Hands over a question about pins, answered between two steps; from any thread."""
+    def ask(self, message: Unpin | ListPins | SessionCommand) -> None:
+        """Hands over a question about pins or sessions, answered between two steps; from any thread."""
         self._arrivals.put(message)
 
     def cancel(self, request_id: str, reason: CancelReason) -> None:
@@ -99,81 +119,141 @@ class Engine:
 
     def step(self) -> bool:
         """Computes one step, or copies a block for the disk. False when there was nothing to do."""
+        self._current = None
         self._take_arrivals()
-        self._drop_cancelled()
-        self._start_next()
-        past = self._running[0].committed if self._running else 0
-        work = next_work(self._running[:1], self.pace.chunk(past), at_boundaries=self._has_state)
-        if work is None:
-            return self.capsules.save_some(is_busy=False)
+        self._drop_ended()
         begun = time.perf_counter()
+        sequence = self._next()
+        if sequence is None:
+            return self.capsules.save_some(is_busy=False) or self.speculation.idle()
+        chunk = self.pace.chunk(sequence.committed)
+        work = next_work(sequence, chunk, at_boundaries=self._has_state)
+        if not sequence.is_prefilling:
+            work = replace(work, draft=self.speculation.draft(sequence))
+        stepped = time.perf_counter()
         logits = self._runner.forward(plan_step(work, self._config.exact))
-        self._commit(work, logits, time.perf_counter() - begun)
+        ended = time.perf_counter()
+        self._scheduler.ran(ended - begun)
+        self._commit(work, logits, ended - stepped)
+        self._current = None
         self.capsules.save_some(is_busy=True)
         return True
 
     def cancel_all(self, reason: CancelReason) -> None:
         """Ends every request now; on the engine thread."""
         self._take_arrivals()
-        for sequence in self._running:
+        for sequence in self._sequences.values():
             sequence.cancelled = sequence.cancelled or reason
-        self._drop_cancelled()
+        self._drop_ended()
 
-    def check_integrity(self) -> None:
-        """Asserts that references and holders of blocks and state rows agree, and that the index is sound."""
-        sessions = [s.session for s in self._running if s.session]
-        self.cache.blocks.check_integrity([*(s.block_table for s in sessions), *self.capsules.holders()])
-        held = [s.state_rows for s in sessions]
-        self.cache.state_rows.check_integrity([*held, self.cache.holders_of_state()])
-        self.cache.check_integrity()
+    def fail_current(self, code: str, message: str) -> bool:
+        """Ends the request whose step raised; the others go on. False when it was no request's step."""
+        current = self._current
+        if current is None or current.request_id not in self._sequences:
+            return False
+        self._fail(current, code, message)
+        return True
+
+    def _holders(self) -> Holders:
+        sessions = [s.session for s in self._sequences.values() if s.session]
+        return Holders(
+            blocks=[*(s.block_table for s in sessions), *self.capsules.holders()],
+            state_rows=[*(s.state_rows for s in sessions), self.cache.holders_of_state()],
+        )
+
+    def _computed_share(self) -> float:
+        """The share of prompt tokens that was computed and not reused; 1 before the first prompt."""
+        total = self.tokens_prefilled + self.tokens_reused
+        return self.tokens_prefilled / total if total else 1.0
+
+    def _enter(self, sequence: Sequence) -> None:
+        self._sequences[sequence.request_id] = sequence
+        self._scheduler.add(sequence.request_id, sequence.lane)
 
     def _take_arrivals(self) -> None:
+        if self._config.session_idle_s:
+            self.conversations.forget_idle(time.time() - self._config.session_idle_s)
         while True:
             try:
                 arrival = self._arrivals.get_nowait()
             except Empty:
                 return
             if isinstance(arrival, Sequence):
-                self._running.append(arrival)
-            else:
+                self._admit(arrival)
+            elif isinstance(arrival, Unpin | ListPins):
                 self._emit(self.capsules.answer(arrival))
+            else:
+                self._emit(self._sessions.answer(arrival))
 
-    def _drop_cancelled(self) -> None:
-        for sequence in [s for s in self._running if s.cancelled]:
-            self._finish(sequence, "cancelled")
+    def _admit(self, sequence: Sequence) -> None:
+        """Takes over a request, unless it asks for a pin that has no room."""
+        refused = prefix_pins.admit(self.capsules, sequence)
+        if refused is not None:
+            del self._known[sequence.request_id]
+            self._emit(refused)
+            return
+        if sequence.admission is not None:
+            self._emit(sequence.admission)
+        self._enter(sequence)
 
-    def _start_next(self) -> None:
-        """Starts the first sequence; the next one when that failed or had nothing to compute."""
-        while self._running and not self._running[0].session:
-            self._start(self._running[0])
+    def _drop_ended(self) -> None:
+        """Ends what was cancelled and what has passed its deadline."""
+        now = time.monotonic()
+        for sequence in tuple(self._sequences.values()):
+            if sequence.deadline is not None and now >= sequence.deadline:
+                sequence.cancelled = sequence.cancelled or CancelReason.DEADLINE
+            if sequence.cancelled:
+                self._finish(sequence, CANCELLED)
+
+    def _next(self) -> Sequence | None:
+        """The sequence whose turn it is, started if need be; None when there is none."""
+        while (name := self._scheduler.choose(self._may_start)) is not None:
+            sequence = self._current = self._sequences[name]
+            if sequence.session is None:
+                self._start(sequence)
+            if sequence.session is not None and self._has_room(sequence):
+                return sequence
+        return None
+
+    def _has_room(self, sequence: Sequence) -> bool:
+        """Whether a started sequence can take its next step; else it waits for another one to end."""
+        if self._rooms.grow(sequence, self._started()):
+            return True
+        if not self._scheduler.stall(sequence.request_id):
+            self._fail(sequence, "kv_over_budget", "the KV cache is too full to go on with this request")
+        return False
+
+    def _started(self) -> list[Sequence]:
+        return [sequence for sequence in self._sequences.values() if sequence.session]
+
+    def _may_start(self, name: str) -> bool:
+        """Whether nobody is computing the next part of its prompt already: siblings compute a common prefix once."""
+        waiting, size = self._sequences[name], self._runner.geometry.block_tokens
+        return not any(one.computes_for(waiting, size) for one in self._sequences.values())
 
     def _start(self, sequence: Sequence) -> None:
-        """Plans a sequence's prefix and gives it a session with room for all that it may become."""
+        """Gives a sequence its session, if there is room. It may end at once, when there is nothing to compute."""
         if sequence.pin is not None and not self._may_pin(sequence, sequence.pin):
             return
-        # The last token is computed again for its logits, where those are wanted.
-        most = len(sequence.prompt) - (sequence.pin is None)
-        fetched = self.capsules.fetch(sequence.namespace, sequence.prompt, most)
-        known = self.cache.longest(sequence.namespace, sequence.prompt)
-        match = self.cache.usable(known, most)
-        plan = self._plan(sequence, known, match, fetched)
-        self.cache.touch(match)
         try:
-            sequence.session = self._open_session(sequence, match)
+            opened = self._opening.open(sequence, self._started())
         except OutOfBlocks as error:
-            self.fail_running("kv_over_budget", f"the KV cache is too full for this request: {error}")
+            if not self._scheduler.no_room():
+                self._fail(sequence, "kv_over_budget", f"the KV cache is too full for this request: {error}")
             return
-        sequence.cached_tokens = plan.cached_tokens
-        self.tokens_reused += plan.cached_tokens
+        self._scheduler.started(sequence.request_id)
+        self.tokens_reused += sequence.cached_tokens
         sequence.stamps.started = time.monotonic()
         if sequence.pin is not None:
             self._finish_pin(sequence)
             return
-        self.capsules.reused(sequence.namespace, sequence.prompt, plan.cached_tokens)
-        self._tell_start(sequence, plan)
-        self._recompute(sequence, fetched)
+        self.capsules.reused(sequence.namespace, sequence.prompt, sequence.cached_tokens)
+        prefix_pins.keep(self.capsules, sequence, self._runner.geometry.block_tokens)
+        self._tell_start(sequence, opened)
+        self._recompute(sequence, opened.fetched)
 
-    def _tell_start(self, sequence: Sequence, plan: PrefixPlan) -> None:
+    def _tell_start(self, sequence: Sequence, reuse: Reuse) -> None:
+        plan = reuse.plan
         sequence.conversation = self.conversations.record(
             plan.continues, sequence.namespace, sequence.session_id, plan.action
         )
@@ -185,6 +265,7 @@ class Engine:
                 cache_miss_reason=plan.miss_reason,
                 first_difference=plan.first_difference,
                 session_id=sequence.conversation.id,
+                difference=reuse.difference,
             )
         )
 
@@ -194,11 +275,11 @@ class Engine:
             again = pin_again(sequence, pin)
             if again.request_id not in self._known:
                 self._known[again.request_id] = again
-                self._running.append(again)
+                self._enter(again)
 
     def _may_pin(self, sequence: Sequence, wish: PinWish) -> bool:
         """Whether a pin fits the budget; else it has been answered. One that was let go meanwhile is dropped."""
-        refusal = self.capsules.refusal(sequence.request_id, wish, sequence.prompt)
+        refusal = self.capsules.reserve(sequence.request_id, wish, sequence.prompt)
         if refusal is None and not (wish.internal and not self.capsules.has(wish)):
             return True
         self._forget(sequence)
@@ -218,111 +299,69 @@ class Engine:
         if not wish.internal:
             self._emit(PinDone(sequence.request_id, info, sequence.cached_tokens, replaced))
 
-    def _plan(self, sequence: Sequence, found: Match, match: Match, fetched: Fetched) -> PrefixPlan:
-        """`found` is all that is known of the prompt, `match` the part of it that is taken over."""
-        namespace, prompt = sequence.namespace, sequence.prompt
-        known = Known(
-            usable=match.length,
-            stored=found.length,
-            namespace_empty=not self.cache.knows(namespace),
-            evicted=self.cache.was_evicted(match, prompt),
-            restored=fetched.restored,
-            lost=fetched.lost[0].lost if fetched.lost else None,
-        )
-        named = self.conversations.get(namespace, sequence.session_id) if sequence.session_id else None
-        nearest = self.conversations.nearest(namespace, prompt)
-        return plan_prefix(len(prompt), known, nearest, named, sequence.canonical)
-
-    def _open_session(self, sequence: Sequence, match: Match) -> Session:
-        session = Session(self.cache, self._runner.geometry, sequence.namespace, sequence.stable)
-        # One more than it can commit: a dummy row of exact mode needs a place too.
-        room = len(sequence.prompt) + sequence.max_new_tokens + 1
-        try:
-            session.begin(match, room, self._runner)
-        except OutOfBlocks:
-            session.close()
-            raise
-        return session
-
     def _commit(self, work: Work, logits: Logits, seconds: float) -> None:
+        if work.sequence.is_prefilling:
+            self._commit_prompt(work, logits, seconds)
+        else:
+            self._commit_reply(work, logits, seconds)
+
+    def _commit_prompt(self, work: Work, logits: Logits, seconds: float) -> None:
         sequence = work.sequence
         assert sequence.session is not None
-        if sequence.is_prefilling:
-            self.tokens_prefilled += len(work.tokens)
-            self.pace.prefilled(len(work.tokens), sequence.committed, seconds)
-        else:
-            self.pace.decoded(len(work.tokens), seconds)
+        self.tokens_prefilled += len(work.tokens)
+        self.pace.prefilled(len(work.tokens), sequence.committed, seconds)
         sequence.session.commit(work.tokens)
-        if sequence.is_prefilling and self._has_state:
+        if self._has_state:
             sequence.session.checkpoint(self._runner)
+        prefix_pins.keep(self.capsules, sequence, self._runner.geometry.block_tokens)
         if sequence.pin is not None:
             self._finish_pin(sequence)
         elif work.samples:
-            self._accept(sequence, sequence.sampler.sample(logits[-1], sequence.known))
+            self._replied(sequence, self._replies.accept(sequence, (), logits))
 
-    def _accept(self, sequence: Sequence, token: int) -> None:
-        """A sampled token becomes part of the text, unless it ends it."""
-        if sequence.stamps.first_token is None:
-            sequence.stamps.first_token = time.monotonic()
-        self.tokens_generated += 1
-        sequence.output.append(token)
-        sequence.unsent_tokens += 1
-        sequence.sampler.observe(token)
-        if token in self._stop_tokens:
-            return self._finish(sequence, "stop")
-        text, stopped_by = sequence.text.push(token)
-        self._send(sequence, text)
-        if stopped_by is not None:
-            return self._finish(sequence, "stop", stopped_by)
-        if len(sequence.output) == sequence.max_new_tokens:
-            return self._finish(sequence, "length")
-        return None
+    def _commit_reply(self, work: Work, logits: Logits, seconds: float) -> None:
+        """Keeps of a decode step what the model agreed to; the rest of the draft was never there."""
+        sequence, context = work.sequence, work.sequence.committed
+        assert sequence.session is not None
+        run = self._replies.accept(sequence, work.draft, logits)
+        # The last token of a run is not fed yet, the one before the draft was: as many are committed as were added.
+        sequence.session.commit(work.fed[: run.added], rejected=len(work.fed) - run.added)
+        self.pace.decoded(run.added, seconds)
+        self.speculation.settle(sequence, run.added, len(work.fed), context, seconds)
+        self._replied(sequence, run)
 
-    def _send(self, sequence: Sequence, text: str) -> None:
-        if text:
-            self._emit(TextDelta(sequence.request_id, text, sequence.unsent_tokens))
-            sequence.unsent_tokens = 0
+    def _replied(self, sequence: Sequence, run: Run) -> None:
+        self.tokens_generated += run.added
+        if run.ending is not None:
+            self._finish(sequence, run.ending)
 
-    def _finish(self, sequence: Sequence, reason: FinishReason, stop_string: str | None = None) -> None:
-        if stop_string is None:
-            rest = sequence.text.finish()
-            self._send(sequence, rest.text)
-            stop_string = rest.stopped_by
-        if stop_string is not None:
-            reason = "stop"
-        sequence.stamps.finished = time.monotonic()
+    def _finish(self, sequence: Sequence, ending: Ending) -> None:
+        ending = self._replies.close(sequence, ending)
+        if ending.reason != "cancelled":
+            self.pace.replied(len(sequence.output))
         if sequence.origin is not None:
             # Before the client hears of the end: its next turn may follow at once.
-            sequence.origin.remember(sequence.output, stop_string)
+            sequence.origin.remember(sequence.output, ending.stop_string)
         self._forget(sequence)
-        self._emit(
-            Finished(
-                request_id=sequence.request_id,
-                finish_reason=reason,
-                prompt_tokens=len(sequence.prompt),
-                cached_tokens=sequence.cached_tokens,
-                completion_tokens=len(sequence.output),
-                timings=sequence.stamps.timings(),
-                stop_string=stop_string,
-                cancel_reason=sequence.cancelled if reason == "cancelled" else None,
-            )
-        )
+        self._emit(finished(sequence, ending))
 
-    def fail_running(self, code: str, message: str) -> None:
-        """Ends the request whose step raised; the others go on."""
-        sequence = self._running[0]
+    def _fail(self, sequence: Sequence, code: str, message: str) -> None:
         self._forget(sequence)
         self._emit(Failed(sequence.request_id, code, message))
 
     def _forget(self, sequence: Sequence) -> None:
-        self._running.remove(sequence)
+        self._scheduler.remove(sequence.request_id)
+        del self._sequences[sequence.request_id]
         del self._known[sequence.request_id]
+        self.capsules.release(sequence.request_id)
         session, sequence.session = sequence.session, None
         if session is None:
             return
+        self.speculation.end(sequence)
         if sequence.conversation is not None:
-            sequence.conversation.tokens = np.array(session.tokens, np.int32)
-            sequence.conversation.turn_start = sequence.turn_start
+            self.conversations.ended(
+                sequence.conversation, session.tokens, session.addresses(), sequence.turn_start
+            )
         session.close()
         if sequence.pin is None:
             self.capsules.turn_ended(sequence.namespace, session.leaf)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,13 +17,13 @@ from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
 from numpy.typing import NDArray
 
-from .gguf_header import TensorInfo, read_header
+from .gguf_header import Header, TensorInfo, read_header
 from .gguf_metadata import Metadata, MetadataValue
 from .model_config import ModelConfig, Shape, read_config, tensor_shapes
 from .model_errors import ModelFileError, corrupt, unsupported
 from .protocol import SamplingParams
 
-__all__ = ["GgufModel", "ModelFileError", "Tensor", "open_gguf"]
+__all__ = ["GgufFile", "GgufModel", "ModelFileError", "Tensor", "check_tensors", "map_gguf", "open_gguf"]
 
 _Q = GGMLQuantizationType
 SUPPORTED_TYPES = frozenset(
@@ -52,16 +53,14 @@ class Tensor:
         return self.info.shape
 
 
-class GgufModel:
-    """An opened, checked file. The mapping lives as long as this object or a tensor taken from it."""
+class GgufFile:
+    """A mapped file of whatever architecture. The mapping lives as long as this object or a tensor taken from it."""
 
     def __init__(self, mapping: mmap.mmap, metadata: Metadata, tensors: Mapping[str, TensorInfo]) -> None:
         self._mapping = mapping
         self._bytes = np.frombuffer(mapping, np.uint8)
         self.keys = metadata
         self.tensors = tensors
-        self.config: ModelConfig = read_config(metadata, tensors, self._rope_factors())
-        self.chat_template: str | None = metadata.text("tokenizer.chat_template")
 
     def has(self, name: str) -> bool:
         return name in self.tensors
@@ -78,6 +77,20 @@ class GgufModel:
     def parameters(self) -> int:
         """The number of weights, tied ones counted once."""
         return sum(info.elements for name, info in self.tensors.items() if name != ROPE_FACTORS)
+
+    def release_pages(self) -> None:
+        """Lets the kernel take back the pages of the file that were read; they come back when touched again."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._mapping.madvise(mmap.MADV_DONTNEED)
+
+
+class GgufModel(GgufFile):
+    """An opened, checked file of a decoder."""
+
+    def __init__(self, mapping: mmap.mmap, metadata: Metadata, tensors: Mapping[str, TensorInfo]) -> None:
+        super().__init__(mapping, metadata, tensors)
+        self.config: ModelConfig = read_config(metadata, tensors, self._rope_factors())
+        self.chat_template: str | None = metadata.text("tokenizer.chat_template")
 
     @property
     def sampling_defaults(self) -> SamplingParams:
@@ -96,11 +109,6 @@ class GgufModel:
             repetition_penalty=advice("penalty_repeat") or 1.0,
         )
 
-    def release_pages(self) -> None:
-        """Lets the kernel take back the pages of the file that were read; they come back when touched again."""
-        if hasattr(mmap, "MADV_DONTNEED"):
-            self._mapping.madvise(mmap.MADV_DONTNEED)
-
     def _rope_factors(self) -> NDArray[np.float32] | None:
         if not self.has(ROPE_FACTORS):
             return None
@@ -111,17 +119,24 @@ class GgufModel:
 
 
 def open_gguf(path: Path | str) -> GgufModel:
-    """Opens and checks a GGUF file.
+    """Opens and checks a GGUF file with a decoder.
 
     Raises ModelFileError with the code `corrupt_model` (missing, no file, not GGUF, truncated, damaged, tensors
     missing or misshapen) or `unsupported_model` (architecture, feature or tensor type, each by name).
     """
+    mapping, header = map_gguf(path)
+    model = GgufModel(mapping, header.metadata, header.tensors)
+    config = model.config
+    check_tensors(config.architecture, tensor_shapes(config), header.tensors, {ROPE_FACTORS})
+    return model
+
+
+def map_gguf(path: Path | str) -> tuple[mmap.mmap, Header]:
+    """Maps a file and reads its header, whatever the architecture. Raises ModelFileError."""
     mapping = _map(Path(path))
     header = read_header(mapping)
     _refuse_part(header.metadata)
-    model = GgufModel(mapping, header.metadata, header.tensors)
-    _check_tensors(model.config, header.tensors)
-    return model
+    return mapping, header
 
 
 def _map(path: Path) -> mmap.mmap:
@@ -144,8 +159,13 @@ def _refuse_part(metadata: Metadata) -> None:
         raise unsupported(f"this is one of {parts} parts of a model; merge them into one file first")
 
 
-def _check_tensors(config: ModelConfig, tensors: Mapping[str, TensorInfo]) -> None:
-    expected = tensor_shapes(config)
+def check_tensors(
+    architecture: str,
+    expected: Mapping[str, Shape],
+    tensors: Mapping[str, TensorInfo],
+    known: AbstractSet[str],
+) -> None:
+    """Raises ModelFileError unless there are exactly the `expected` tensors, and maybe those that are `known`."""
     for name, shape in expected.items():
         info = tensors.get(name)
         if info is None:
@@ -156,8 +176,8 @@ def _check_tensors(config: ModelConfig, tensors: Mapping[str, TensorInfo]) -> No
             raise unsupported(f"tensor {name} has the type {info.type.name}, which is not supported")
     # A tensor that we would not use means that the model computes something that we would not.
     for name in tensors:
-        if name not in expected and name != ROPE_FACTORS:
-            raise unsupported(f"the tensor {name} has no place in a {config.architecture} model here")
+        if name not in expected and name not in known:
+            raise unsupported(f"the tensor {name} has no place in a {architecture} model here")
 
 
 def _text(shape: Shape) -> str:

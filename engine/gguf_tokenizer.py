@@ -36,6 +36,8 @@ END_OF_TURN = frozenset(
         "</s>",
     }
 )
+# What ends a turn in the vocabularies of gpt-oss, which have both.
+HARMONY_ENDS = frozenset({"<|return|>", "<|call|>"})
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 

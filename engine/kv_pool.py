@@ -60,6 +60,14 @@ class BlockPool:
         """Slots that `allocate` can give."""
         return self.free + self.cached
 
+    def is_idle(self, block: int) -> bool:
+        """Whether nobody holds the slot."""
+        return self._references[block] == 0
+
+    def held_once(self, blocks: Iterable[int]) -> int:
+        """How many of these have a single holder."""
+        return sum(self._references[block] == 1 for block in blocks)
+
     def allocate(self, count: int) -> list[int]:
         """Takes `count` slots with one reference each, evicting cached ones. Raises OutOfBlocks and takes none."""
         if count > self.available:
@@ -109,16 +117,24 @@ class BlockPool:
 
     def check_integrity(self, holders: Iterable[Iterable[int]]) -> None:
         """Asserts that the counts are those of `holders` and that free, used and cached slots add up (I4)."""
-        held = Counter(block for holder in holders for block in holder)
-        for block, count in enumerate(self._references):
-            assert count == held[block], f"block {block}: {count} references, {held[block]} holders"
+        self.check_lists()
+        self.check_slots(range(self.size), holders)
+
+    def check_lists(self) -> None:
+        """Asserts that each slot without references is in exactly one of the lists of idle ones, and no other is."""
         idle = [*self._free, *self._cached[0], *self._cached[1]]
         assert len(set(idle)) == len(idle), "a block is twice among the idle ones"
-        assert all(self._references[block] == 0 for block in idle), "an idle block is referenced"
+        assert not any(map(self._references.__getitem__, idle)), "an idle block is referenced"
         assert len(idle) == self._references.count(0), "a block without references is in no list"
-        assert all(block in self._known for cached in self._cached for block in cached), (
-            "a cached block is unknown"
-        )
+
+    def check_slots(self, slots: range, holders: Iterable[Iterable[int]]) -> None:
+        """Asserts that the counts of some slots are those of `holders`, and that what is cached of them is known."""
+        held = Counter(block for holder in holders for block in holder if block in slots)
+        for block in slots:
+            count = self._references[block]
+            assert count == held[block], f"block {block}: {count} references, {held[block]} holders"
+            if block in self._cached[0] or block in self._cached[1]:
+                assert block in self._known, "a cached block is unknown"
 
     def _park(self, block: int) -> None:
         if block in self._known:

@@ -5,22 +5,23 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from urllib.parse import quote
 
+from .admission import Admission
 from .backend import Backend, Progress
 from .block_cache import BlockCache
 from .capsule_disk import CapsuleDisk
 from .capsule_store import CapsuleStore
-from .config import EngineConfig, first_chunk
+from .config import DraftLimits, EngineConfig, first_chunk
 from .decorations import Decorations
 from .gguf_source import open_gguf
 from .huge_pages import join_pages_in_background
-from .memory import available_bytes, plan_kv
+from .memory import KvBudget, available_bytes, plan_kv
 from .model_errors import LoadError
 from .prompting import Prompter
 from .protocol import LoadModel, LoadStage, ModelInfo, SelfTest
+from .reply_formats import ReplyFormats, find_formats
 from .runner import Runner
 from .self_test import run_self_test
 
@@ -51,6 +52,7 @@ class LoadedModel:
     self_test: SelfTest
     cache_hit: bool
     capsules: CapsuleLimits = CapsuleLimits()
+    admission: Admission = field(default_factory=Admission)
 
     def block_cache(self) -> BlockCache:
         """A new, empty index over the pools; there must be one only."""
@@ -74,8 +76,7 @@ def load(spec: LoadModel, progress: Progress) -> LoadedModel:
     """Loads what `spec` names. Raises ModelFileError for a bad file and LoadError for anything else."""
     progress(LoadStage.READING)
     backend = _reference(spec) if spec.model_path is None else _gguf(spec, spec.model_path, progress)
-    progress(LoadStage.SELF_TEST)
-    return _prepare(spec, backend)
+    return _prepare(spec, backend, progress)
 
 
 def _reference(spec: LoadModel) -> Backend:
@@ -95,7 +96,7 @@ def _gguf(spec: LoadModel, path: str, progress: Progress) -> Backend:
     return open_openvino(source, spec, progress)
 
 
-def _prepare(spec: LoadModel, backend: Backend) -> LoadedModel:
+def _prepare(spec: LoadModel, backend: Backend, progress: Progress) -> LoadedModel:
     """Sizes and allocates the pools, runs the self-test."""
     runner = backend.runner
     wanted = min(spec.max_context or backend.context_length, backend.context_length)
@@ -105,50 +106,90 @@ def _prepare(spec: LoadModel, backend: Backend) -> LoadedModel:
         runner.allocate(kv.blocks, state_rows)
     except MemoryError as error:
         raise LoadError("out_of_memory", str(error)) from error
+    progress(LoadStage.SELF_TEST)
     with backend.first_steps():
         self_test = run_self_test(runner)
     join_pages_in_background()
+    config = _config(spec, backend, kv.context_length)
+    formats = _formats(spec, backend)
     prompter = Prompter(
         backend.tokenizer,
         backend.template,
         backend.defaults,
         kv.context_length,
         Decorations(spec.strip_decorations),
+        draft_limits=config.draft_limits,
+        formats=formats,
     )
     return LoadedModel(
         runner=runner,
         prompter=prompter,
-        info=_info(spec, backend, kv.blocks, kv.context_length, kv.note),
-        config=EngineConfig(kv.context_length, spec.exact, first_chunk=first_chunk(backend.parameters)),
+        info=_info(spec, backend, formats, kv),
+        config=config,
         blocks=kv.blocks,
         state_rows=state_rows,
         self_test=self_test,
         cache_hit=backend.cache_hit,
         capsules=_capsule_limits(spec),
+        admission=Admission(spec.max_prompt_tokens, spec.max_output_tokens, spec.queue_wait_s),
     )
 
 
+def _formats(spec: LoadModel, backend: Backend) -> ReplyFormats:
+    template = backend.template.source if backend.template else ""
+    try:
+        return find_formats(template, backend.tokenizer, spec.tool_format, spec.reasoning_format)
+    except ValueError as error:
+        raise LoadError("load_failed", str(error)) from error
+
+
+def _note_on_tools(backend: Backend) -> str | None:
+    if backend.template is None or "tools" in backend.template.source:
+        return None
+    return "the chat template takes no tools: this model is not told of any"
+
+
+def _config(spec: LoadModel, backend: Backend, context_length: int) -> EngineConfig:
+    return EngineConfig(
+        context_length,
+        spec.exact,
+        first_chunk=first_chunk(backend.parameters),
+        max_sessions=spec.max_sessions,
+        session_idle_s=spec.session_idle_s,
+        draft_limits=DraftLimits(spec.draft_tokens, spec.max_draft_tokens),
+        step_costs_file=_step_costs_file(spec, backend),
+    )
+
+
+def _step_costs_file(spec: LoadModel, backend: Backend) -> Path | None:
+    if spec.compile_cache_dir is None or spec.model_path is None:
+        return None
+    # Other code, another machine or other threads make another fingerprint, and steps of another cost.
+    return Path(spec.compile_cache_dir) / f"step-costs-{backend.fingerprint[:16]}.json"
+
+
 def _capsule_limits(spec: LoadModel) -> CapsuleLimits:
-    # A folder for each model and device: only one worker at a time has them.
-    name = quote(f"{spec.name} {spec.device}", safe="")
-    folder = Path(spec.capsule_dir) / name if spec.capsule_dir else None
+    folder = Path(spec.capsule_dir) if spec.capsule_dir else None
     return CapsuleLimits(spec.capsule_budget_bytes, folder, spec.capsule_disk_bytes)
 
 
-def _info(spec: LoadModel, backend: Backend, blocks: int, context_length: int, note: str | None) -> ModelInfo:
+def _info(spec: LoadModel, backend: Backend, formats: ReplyFormats, kv: KvBudget) -> ModelInfo:
     geometry = backend.runner.geometry
     return ModelInfo(
         name=spec.name,
         architecture=backend.architecture,
         device=backend.device,
-        context_length=context_length,
+        context_length=kv.context_length,
         vocab_size=backend.runner.vocab_size,
         parameters=backend.parameters,
         weight_bytes=backend.weight_bytes,
         kv_bytes_per_token=geometry.token_bytes,
-        kv_budget_bytes=blocks * geometry.block_bytes,
+        kv_budget_bytes=kv.blocks * geometry.block_bytes,
         block_tokens=geometry.block_tokens,
         exact=spec.exact,
         fingerprint=backend.fingerprint,
-        notes=backend.notes if note is None else (*backend.notes, note),
+        notes=(*backend.notes, *filter(None, (kv.note, _note_on_tools(backend)))),
+        draft_tokens=spec.max_draft_tokens,
+        tool_format=formats.tool_format,
+        reasoning_format=formats.reasoning_format,
     )

@@ -43,7 +43,7 @@ def resident_bytes() -> int:
 def plan_kv(geometry: KvGeometry, context_length: int, budget_bytes: int, available: int) -> KvBudget:
     """Sizes the pool: `budget_bytes`, or by default a share of `available`, at most 16 contexts.
 
-    Raises MemoryError, with both numbers, when not even one block fits.
+    Raises MemoryError, with both numbers and what sets the limit, when not even two blocks fit.
     """
     # One block more than the context: a dummy row of exact mode may stand behind the last token.
     per_context = geometry.blocks_for(context_length) + 1
@@ -52,12 +52,27 @@ def plan_kv(geometry: KvGeometry, context_length: int, budget_bytes: int, availa
     if not budget_bytes:
         blocks = min(blocks, per_context * _CONTEXTS)
     if blocks < 2:
-        raise MemoryError(f"the KV cache needs {2 * geometry.block_bytes:,} bytes and may take {budget:,}")
+        limit = "kv_budget" if budget_bytes else f"{_SHARE:.0%} of the memory that is free"
+        raise MemoryError(
+            f"the KV cache needs {2 * geometry.block_bytes:,} bytes and may take {budget:,} ({limit})"
+        )
     if blocks >= per_context:
         return KvBudget(blocks, context_length, None)
     fits = (blocks - 1) * geometry.block_tokens
     note = f"the context is limited to {fits:,} tokens by the KV budget of {budget:,} bytes"
     return KvBudget(blocks, fits, note)
+
+
+def zeroed_pages(size: int) -> mmap.mmap:
+    """Anonymous memory of `size` bytes that takes no room until it is written, and then page by page.
+
+    NumPy asks for huge pages for large arrays. A KV pool is many arrays, one a layer, that fill from the front: a
+    short prompt would touch a page of 2 MiB in each, and a restore would have the kernel zero twice what it writes.
+    """
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        pages.madvise(mmap.MADV_NOHUGEPAGE)
+    return pages
 
 
 def give_back_large_buffers() -> None:

@@ -11,13 +11,14 @@ _DEPTH = 1024
 
 
 class Pace:
-    """Moving averages of prefill and decode rates, in tokens per second; 0 until the first step."""
+    """Moving averages: prefill and decode rates in tokens per second, and the length of replies; 0 until the first."""
 
     def __init__(self, config: EngineConfig) -> None:
         self._config = config
         self._by_depth: dict[int, float] = {}
         self.prefill_rate = 0.0
         self.decode_rate = 0.0
+        self.reply_tokens = 0.0
 
     def chunk(self, past: int) -> int:
         """Prefill tokens for about `chunk_seconds` of work behind `past` tokens, in steps of the smallest chunk."""
@@ -36,7 +37,12 @@ class Pace:
             self._by_depth[depth] = _moved(self._by_depth.get(depth, 0.0), rate)
 
     def decoded(self, tokens: int, seconds: float) -> None:
+        """Counts a decode step that gave so many tokens."""
         self.decode_rate = _moved(self.decode_rate, tokens / seconds)
+
+    def replied(self, tokens: int) -> None:
+        """Counts a whole reply."""
+        self.reply_tokens = _moved(self.reply_tokens, tokens)
 
     def _rate_at(self, depth: int) -> float:
         """The rate measured at this depth, else at the nearest smaller one, else at any."""

@@ -8,6 +8,28 @@ from typing import Literal
 PinTier = Literal["pool", "disk", "lost"]
 
 
+@dataclass(frozen=True, slots=True)
+class PrefixPin:
+    """A request's wish to pin the first `tokens` tokens of its own prompt, or all of it for None, in whole blocks.
+
+    Over the budget the request is Rejected before any work, or with `best_effort` it goes on without a pin.
+    """
+
+    tokens: int | None = None
+    best_effort: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixPinned:
+    """What became of a PrefixPin: `tokens` are pinned as `name`, or the pin was `rejected` with this code, or it was
+    `skipped` because the prompt has no whole block."""
+
+    tokens: int = 0
+    name: str | None = None
+    rejected: str | None = None
+    skipped: Literal["short"] | None = None
+
+
 # ---- daemon → worker
 
 
@@ -76,6 +98,8 @@ class PinRefused:
 
 @dataclass(frozen=True, slots=True)
 class Unpinned:
+    """The pin is gone; `pin` is what it was."""
+
     request_id: str
     pin: PinInfo
 

@@ -15,6 +15,8 @@ from .protocol import GenerateRequest, Message, Pin
 from .sequence import Sequence, Stamps
 
 _REMEMBERED = 16
+# Pins are computed one after the other, beside the conversations.
+PIN_LANE = "pins"
 
 
 class _Recent(NamedTuple):
@@ -71,7 +73,7 @@ class PinIntake:
         request = GenerateRequest(pin.request_id, max_new_tokens=1, namespace=pin.namespace)
         sequence = self.prompter.sequence(request, Prompt(tokens[:whole]), stamps)
         expires = None if pin.ttl_s is None else time.time() + pin.ttl_s
-        return replace(sequence, pin=PinWish(PinName(pin.namespace, pin.name), expires))
+        return replace(sequence, lane=PIN_LANE, pin=PinWish(PinName(pin.namespace, pin.name), expires))
 
     def _tokens(self, pin: Pin) -> Tokens:
         if pin.request is not None:
@@ -108,6 +110,8 @@ def pin_again(sequence: Sequence, pin: KnownPin) -> Sequence:
         prompt=pin.tokens,
         max_new_tokens=1,
         session_id=None,
+        lane=PIN_LANE,
+        deadline=None,
         stable=0,
         turn_start=0,
         canonical=None,
@@ -118,5 +122,10 @@ def pin_again(sequence: Sequence, pin: KnownPin) -> Sequence:
         cached_tokens=0,
         unsent_tokens=0,
         cancelled=None,
+        prefix_pin=None,
+        pinned=None,
+        admission=None,
+        explain=None,
+        choice=0,
         pin=PinWish(pin.name, pin.expires, internal=True),
     )

@@ -6,7 +6,8 @@
     append     the prompt extends the conversation: m = c < n
     message_append  it does, and only because its replies kept their own tokens (see `transcripts`)
     truncate   it ends or diverges inside the conversation, at its last user turn or by its name: retry, edit
-    fork       it shares a beginning with something that stays alive
+    fork       it shares a beginning with something that stays alive; a request that names a conversation leaves all
+               others as they are
     restore    some of it had to be read from the disk, whatever else it is
     rebuild    nothing could be reused; always with a reason
 
@@ -26,13 +27,15 @@ class Known:
     """What the index says of a prompt: `usable` tokens can be taken over, `stored` tokens are known.
 
     They differ where the last token must be computed again for its logits, and where recurrent state was stored
-    at fewer places than tokens. `evicted` is set when the block after the known ones was there once. `restored`
-    of the usable tokens were just read from the disk; `lost` is why a pin that the prompt extends could not be.
+    at fewer places than tokens. `goes_on` is set when all known text ends where the stored tokens do. `evicted` is
+    set when the block after the known ones was there once. `restored` of the usable tokens were just read from the
+    disk; `lost` is why a pin that the prompt extends could not be.
     """
 
     usable: int
     stored: int
     namespace_empty: bool
+    goes_on: bool = False
     evicted: bool = False
     restored: int = 0
     lost: MissReason | None = None
@@ -43,7 +46,8 @@ class PrefixPlan:
     """The outcome for one prompt. `cached_tokens + new_tokens` is its length.
 
     `first_difference` is the position of the first token that parts it from the nearest known text, None when it
-    only goes on where that ends. `continues` is the conversation that this prompt is the next turn of.
+    only goes on where that, or the conversation that it continues, ends. `continues` is the conversation that this prompt is the next turn of; None for a new
+    one.
     """
 
     action: PrefixAction
@@ -60,12 +64,14 @@ def plan_prefix(
     nearest: Nearest | None,
     named: Conversation | None,
     canonical: int | None = None,
+    names_one: bool = False,
 ) -> PrefixPlan:
-    """Plans a prompt of `prompt_tokens` tokens. `named` is the conversation that the request asks to continue.
+    """Plans a prompt of `prompt_tokens` tokens. `names_one` is set when the request asks for a certain conversation,
+    which is `named` if it exists.
 
     From token `canonical` on the prompt differs from what tokenising its text would give; None when nowhere.
     """
-    action, continues = _action(prompt_tokens, known, nearest, named)
+    action, continues = _action(prompt_tokens, known, nearest, named, names_one)
     if action == "append" and canonical is not None and known.usable > canonical:
         action = "message_append"
     if known.restored:
@@ -84,13 +90,15 @@ def plan_prefix(
 
 
 def _action(
-    n: int, known: Known, nearest: Nearest | None, named: Conversation | None
+    n: int, known: Known, nearest: Nearest | None, named: Conversation | None, names_one: bool
 ) -> tuple[PrefixAction, Conversation | None]:
     covered = known.stored >= n
     if nearest is None or nearest.common > known.stored:
         # The conversation is remembered, but blocks of it are gone: only what is left counts.
         return ("exact" if covered else "fork"), named
     conversation, m = nearest
+    if names_one and conversation is not named:
+        return ("exact" if covered else "fork"), named
     c = len(conversation.tokens)
     if m == c:
         return ("exact" if n == c else "append"), conversation
@@ -100,12 +108,13 @@ def _action(
 
 
 def _first_difference(n: int, known: Known, nearest: Nearest | None) -> int | None:
-    common = max(known.stored, nearest.common if nearest else 0)
+    shared = nearest.common if nearest else 0
+    common = max(known.stored, shared)
     if common >= n:
         return None
-    if nearest is not None and nearest.common == common == len(nearest.conversation.tokens):
+    if nearest is not None and shared == len(nearest.conversation.tokens):
         return None
-    return common
+    return None if known.goes_on and shared < common else common
 
 
 def _miss_reason(n: int, known: Known, difference: int | None) -> MissReason | None:

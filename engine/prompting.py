@@ -7,14 +7,23 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from .config import DraftLimits
+from .constraint_errors import ConstraintError
+from .constraint_state import Grammar
+from .constraints import Constraints
 from .decorations import Decorations
+from .differences import Explainer
+from .fill_in_middle import gap_tokens
 from .json_calls import canonical
+from .logprobs import LogprobTrail
 from .protocol import GenerateRequest, Message, SamplingParams
+from .reply_formats import ReplyFormats
 from .reply_memory import ReplyMemory
 from .sampling import Sampler, resolve_sampling
+from .scheduler import lane_of
 from .sequence import Sequence, Stamps
-from .templates import ChatTemplate, TemplateError
-from .text_stream import TextStream
+from .strict_turns import arrangements
+from .templates import ChatTemplate, TemplateError, TemplateRefusal
 from .tokenise import Tokenizer
 from .transcripts import Origin, encode_transcript
 
@@ -22,10 +31,22 @@ Messages = Items[Message]
 
 
 class PromptError(Exception):
-    """The request can't be served as it is; `status` is an HTTP status, `param` the field at fault."""
+    """The request can't be served as it is; `status` is an HTTP status, `param` the field at fault.
+
+    `limit` is how many prompt tokens would have been taken, where that is less than the context. After
+    `retry_after_s` seconds the same request may be taken.
+    """
 
     def __init__(
-        self, status: int, code: str, message: str, param: str | None = None, prompt_tokens: int | None = None
+        self,
+        status: int,
+        code: str,
+        message: str,
+        param: str | None = None,
+        prompt_tokens: int | None = None,
+        *,
+        limit: int | None = None,
+        retry_after_s: float | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -33,6 +54,8 @@ class PromptError(Exception):
         self.message = message
         self.param = param
         self.prompt_tokens = prompt_tokens
+        self.limit = limit
+        self.retry_after_s = retry_after_s
 
 
 class Prompt(NamedTuple):
@@ -61,18 +84,49 @@ class Prompter:
     context_length: int
     decorations: Decorations = field(default_factory=Decorations)
     replies: ReplyMemory = field(default_factory=ReplyMemory)
+    draft_limits: DraftLimits = field(default_factory=DraftLimits)
+    formats: ReplyFormats = field(default_factory=ReplyFormats)
+    constraints: Constraints = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "constraints", Constraints(self.tokenizer, self.formats))
 
     def prompt(self, request: GenerateRequest) -> Prompt:
         """The prompt's tokens. Raises PromptError when the template refuses the messages or nothing is left."""
         if request.messages:
             prompt = self._chat(request)
+        elif request.suffix is not None:
+            prompt = Prompt(self._gap(request, request.suffix))
         elif isinstance(request.prompt, str):
             prompt = Prompt(tuple(self.tokenizer.encode(request.prompt, add_special=True)))
         else:
             prompt = Prompt(tuple(request.prompt or ()))
+            check_tokens(prompt.tokens, self.tokenizer.vocab_size, "prompt")
         if not prompt.tokens:
             raise PromptError(400, "empty_prompt", "the prompt has no tokens", "prompt")
         return prompt
+
+    def _gap(self, request: GenerateRequest, suffix: str) -> tuple[int, ...]:
+        """The tokens that ask for what stands between prompt and suffix."""
+        before = request.prompt or ""
+        prefix = self.tokenizer.encode(before) if isinstance(before, str) else before
+        check_tokens(prefix, self.tokenizer.vocab_size, "prompt")
+        tokens = gap_tokens(self.tokenizer, prefix, self.tokenizer.encode(suffix))
+        if tokens is None:
+            message = "suffix: this model's vocabulary has no tokens to fill in a gap with"
+            raise PromptError(400, "unsupported_parameter", message, "suffix")
+        return tokens
+
+    def spelled(self, request: GenerateRequest) -> str:
+        """The text of a bare prompt; control tokens are spelled out."""
+        prompt = request.prompt or ""
+        if isinstance(prompt, str):
+            return prompt
+        return b"".join(map(self.tokenizer.spelling, prompt)).decode("utf-8", "replace")
+
+    def text(self, request: GenerateRequest) -> str:
+        """What the template makes of the messages. Raises PromptError when it refuses them."""
+        return self._render(request, self.decorations.strip(request.messages))
 
     def _chat(self, request: GenerateRequest) -> Prompt:
         messages = self.decorations.strip(request.messages)
@@ -101,14 +155,34 @@ class Prompter:
         if self.template is None:
             raise PromptError(400, "no_chat_template", "this model has no chat template", "messages")
         try:
-            return self.template.render(
-                messages, request.tools_json, request.template_options_json, add_generation_prompt
-            )
+            return self._rendered(self.template, request, messages, add_generation_prompt)
         except TemplateError as error:
             raise PromptError(400, "template_error", str(error), "messages") from error
 
+    def _rendered(
+        self,
+        template: ChatTemplate,
+        request: GenerateRequest,
+        messages: Messages,
+        add_generation_prompt: bool,
+    ) -> str:
+        """The text of the first arrangement that the template takes. Raises TemplateError for the messages as they are."""
+        refused: TemplateRefusal | None = None
+        for arranged in arrangements(messages):
+            try:
+                return template.render(
+                    arranged, request.tools_json, request.template_options_json, add_generation_prompt
+                )
+            except TemplateRefusal as refusal:
+                refused = refused or refusal
+        assert refused is not None, "the messages as they are were tried"
+        raise refused
+
     def sequence(self, request: GenerateRequest, prompt: Prompt, stamps: Stamps) -> Sequence:
-        """A sequence whose output limit fits the context. Raises PromptError when not one token fits."""
+        """A sequence whose output limit fits the context.
+
+        Raises PromptError when not one token fits, or the reply can't be what the request wants it to be.
+        """
         if "" in request.stop:
             raise PromptError(400, "invalid_value", "a stop string is empty", "stop")
         count = len(prompt.tokens)
@@ -122,19 +196,57 @@ class Prompter:
                 count,
             )
         sampling = resolve_sampling(request.sampling, self.defaults, secrets.randbits(63))
+        _check_biases(sampling.logit_bias, self.tokenizer.vocab_size)
         return Sequence(
             request_id=request.request_id,
             namespace=request.namespace,
             session_id=request.session_id,
+            lane=lane_of(request),
+            deadline=None if request.timeout_s is None else stamps.arrived + request.timeout_s,
             prompt=prompt.tokens,
             stable=prompt.stable,
             turn_start=prompt.turn_start,
             canonical=prompt.canonical,
             origin=prompt.origin,
             max_new_tokens=room if request.max_new_tokens is None else min(request.max_new_tokens, room),
-            sampler=Sampler(sampling, prompt.tokens),
-            text=TextStream(self.tokenizer, request.stop),
+            sampler=Sampler(sampling, prompt.tokens, self._grammar(request, prompt)),
+            text=self.formats.reader(self.tokenizer, request, prompt.tokens),
             stamps=stamps,
+            draft_limit=self.draft_limits.limit(request.draft_tokens),
+            explain=Explainer(self.tokenizer) if request.explain else None,
+            logprobs=self._logprobs(request),
+            choice=request.choice,
+        )
+
+    def _grammar(self, request: GenerateRequest, prompt: Prompt) -> Grammar | None:
+        try:
+            return self.constraints.grammar(request, prompt.tokens)
+        except ConstraintError as error:
+            raise PromptError(400, error.code, error.message, error.param) from error
+
+    def _logprobs(self, request: GenerateRequest) -> LogprobTrail | None:
+        if request.logprobs is None:
+            return None
+        return LogprobTrail(self.tokenizer, request.stop, request.logprobs)
+
+
+def check_tokens(tokens: Items[int], size: int, param: str) -> None:
+    """Raises PromptError for a token that the vocabulary of this size has not."""
+    unknown = next((token for token in tokens if not 0 <= token < size), None)
+    if unknown is not None:
+        message = f"{param}: there is no token {unknown}; this model's are 0 to {size - 1}"
+        raise PromptError(400, "invalid_value", message, param)
+
+
+def _check_biases(biases: Items[tuple[int, float]], size: int) -> None:
+    """Raises PromptError for a token that the vocabulary of this size has not."""
+    unknown = next((token for token, _ in biases if not 0 <= token < size), None)
+    if unknown is not None:
+        raise PromptError(
+            400,
+            "invalid_value",
+            f"logit_bias: there is no token {unknown}; this model's are 0 to {size - 1}",
+            "logit_bias",
         )
 
 

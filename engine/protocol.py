@@ -1,13 +1,15 @@
 """Every message that crosses between the daemon and a worker process.
 
-Frozen dataclasses of the standard library only: this is the one engine module that the daemon imports.
+Frozen dataclasses of the standard library only: of the engine the daemon imports this and `session_protocol` alone.
 Messages travel pickled over one duplex pipe, so both sides always run the same version of this file.
 
-    daemon → worker   LoadModel (first, once), Generate, Pin, Unpin, ListPins, Cancel, Shutdown
+    daemon → worker   LoadModel (first, once), Generate, Embed (see `embedding_protocol`), Pin, Unpin, ListPins,
+                      commands of `session_protocol`, questions of `token_protocol`, Cancel, Shutdown
     worker → daemon   LoadProgress*, then Ready or LoadFailed; per request either Rejected, or
-                      Accepted, Started, TextDelta*, and one of Finished, Failed; WorkerStats at any time;
+                      Accepted, Started, Delta* and LogprobsDelta*, and one of Finished, Failed; WorkerStats at any time;
                       for Pin one of PinDone, PinRefused, Finished (cancelled), Failed; for Unpin one of
-                      Unpinned, PinRefused; for ListPins PinList
+                      Unpinned, PinRefused; for ListPins PinList; for commands about sessions one of
+                      SessionList, SessionDone, SessionRefused; for questions of `token_protocol` what that says
 
 A request is named by its `request_id` in both directions. All times are seconds, all sizes bytes or tokens.
 """
@@ -18,34 +20,96 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
 
-from .pin_protocol import ListPins, PinAnswer, PinDone, PinInfo, PinList, PinRefused, PinTier, Unpin, Unpinned
+from .constraint_protocol import Constraint
+from .draft_protocol import DrafterCounts, DraftStats
+from .embedding_protocol import Embed, Embedded, EmbeddingInput
+from .logprobs_protocol import MOST_TOP_LOGPROBS, LogprobsDelta, TokenLogprob
+from .pin_protocol import (
+    ListPins,
+    PinAnswer,
+    PinDone,
+    PinInfo,
+    PinList,
+    PinRefused,
+    PinTier,
+    PrefixPin,
+    PrefixPinned,
+    Unpin,
+    Unpinned,
+)
+from .prefix_protocol import MissReason, PrefixAction, TextDifference, TierBytes
+from .reply_protocol import (
+    REASONING_FORMATS,
+    TOOL_FORMATS,
+    Delta,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+)
+from .request_protocol import GenerateRequest, Message, SamplingParams, ToolCall
+from .session_protocol import SessionAnswer, SessionCommand
+from .stats_protocol import RequestProgress, WorkerStats
+from .token_protocol import (
+    Detokenize,
+    Detokenized,
+    TokenAnswer,
+    TokenCommand,
+    Tokenize,
+    Tokenized,
+    TokensRefused,
+)
 
 # What comes from another file; all that is defined here is public too.
 __all__ = [
+    "MOST_TOP_LOGPROBS",
+    "REASONING_FORMATS",
+    "TOOL_FORMATS",
+    "Constraint",
+    "Delta",
+    "Detokenize",
+    "Detokenized",
+    "DraftStats",
+    "DrafterCounts",
+    "Embed",
+    "Embedded",
+    "EmbeddingInput",
+    "GenerateRequest",
     "ListPins",
+    "LogprobsDelta",
+    "Message",
+    "MissReason",
     "PinAnswer",
     "PinDone",
     "PinInfo",
     "PinList",
     "PinRefused",
     "PinTier",
+    "PrefixAction",
+    "PrefixPin",
+    "PrefixPinned",
+    "ReasoningDelta",
+    "RequestProgress",
+    "SamplingParams",
+    "SessionAnswer",
+    "SessionCommand",
+    "TextDelta",
+    "TextDifference",
+    "TierBytes",
+    "TokenAnswer",
+    "TokenCommand",
+    "TokenLogprob",
+    "Tokenize",
+    "Tokenized",
+    "TokensRefused",
+    "ToolCall",
+    "ToolCallDelta",
     "Unpin",
     "Unpinned",
+    "WorkerStats",
 ]
 
-FinishReason = Literal["stop", "length", "cancelled"]
-MissReason = Literal[
-    "cold",
-    "diverged",
-    "diverged_at_start",
-    "too_short",
-    "no_checkpoint",
-    "evicted",
-    "fingerprint_mismatch",
-    "capsule_damaged",
-]
+FinishReason = Literal["stop", "tool_calls", "length", "cancelled"]
 Minima = Literal["kept", "balanced", "rounded"]
-PrefixAction = Literal["exact", "append", "message_append", "restore", "truncate", "fork", "rebuild"]
 
 
 class CancelReason(Enum):
@@ -67,66 +131,6 @@ class LoadStage(Enum):
     SELF_TEST = "running the self-test"
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
-    """A call that an assistant message of the history made; `arguments` is a JSON text."""
-
-    id: str
-    name: str
-    arguments: str
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One message of a conversation after a dialect normalised it; `content` is None only beside tool calls."""
-
-    role: Literal["system", "user", "assistant", "tool"]
-    content: str | None
-    tool_calls: tuple[ToolCall, ...] = ()
-    tool_call_id: str | None = None
-    name: str | None = None
-    reasoning: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How the next token is chosen. None means the model's own default, then the engine's.
-
-    temperature 0 is greedy. top_k 0 and top_p 1.0 are off. Repetition penalty 1.0 is off and divides the
-    logits of tokens in prompt and output; presence and frequency penalties are subtracted for output tokens.
-    """
-
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    seed: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class GenerateRequest:
-    """A request free of any wire dialect. Exactly one of `messages` and `prompt` is given.
-
-    `prompt` is text or token ids, taken as they are. `tools_json` and `template_options_json` are JSON texts
-    (a list, an object) handed to the chat template. `max_new_tokens` None means up to the context. Nothing is
-    reused across namespaces. `session_id` names a conversation to continue or start.
-    """
-
-    request_id: str
-    messages: tuple[Message, ...] = ()
-    prompt: str | tuple[int, ...] | None = None
-    tools_json: str | None = None
-    template_options_json: str = "{}"
-    sampling: SamplingParams = field(default_factory=SamplingParams)
-    max_new_tokens: int | None = None
-    stop: tuple[str, ...] = ()
-    namespace: str = ""
-    session_id: str | None = None
-
-
 # ---- daemon → worker
 
 
@@ -138,8 +142,17 @@ class LoadModel:
     `threads` 0 and `kv_budget_bytes` 0 let the engine choose; `max_context` 0 is the model's own.
     `minima` says in which weights the minima of Q4_1 and Q4_K are kept (see `graph_weights.rounds_minima`).
     Pins hold at most `capsule_budget_bytes` of the KV cache, and at most half of it; 0 allows no pins. Capsules are
-    kept below `capsule_dir` (None keeps none on disk), at most `capsule_disk_bytes` for this model.
+    kept in the folder `capsule_dir`, which no other worker may have (None keeps none on disk), at most
+    `capsule_disk_bytes`.
     `strip_decorations` drops lines of clients that change every session from the beginning of system texts.
+    `max_sessions` requests may share the engine; further ones wait. `max_prompt_tokens` and `max_output_tokens` 0 are
+    the context's own. `queue_wait_s` is for how long prompts may be queued up, by the measured rate; 0 is for ever.
+    A conversation that is not continued for `session_idle_s` seconds loses its name; 0 is never.
+    A request that says nothing drafts up to `draft_tokens` a step, and none more than `max_draft_tokens`; 0 turns
+    speculation off.
+    `tool_format` and `reasoning_format` name how the model writes tool calls (docs/tool-calls.md) and marks its
+    reasoning; `auto` finds that out from its template and `none` is not to look for them.
+    An encoder remembers at most `embedding_cache_size` vectors.
     `reference_step_s` slows each step of the reference model, for tests of queues and cancellation.
     """
 
@@ -158,6 +171,16 @@ class LoadModel:
     capsule_budget_bytes: int = 2 << 30
     capsule_dir: str | None = None
     capsule_disk_bytes: int = 8 << 30
+    max_sessions: int = 8
+    max_prompt_tokens: int = 0
+    max_output_tokens: int = 0
+    queue_wait_s: float = 0.0
+    session_idle_s: float = 0.0
+    draft_tokens: int = 0
+    max_draft_tokens: int = 0
+    tool_format: str = "auto"
+    reasoning_format: str = "auto"
+    embedding_cache_size: int = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +218,7 @@ class Shutdown:
 
 
 PinCommand = Pin | Unpin | ListPins
-ToWorker = LoadModel | Generate | PinCommand | Cancel | Shutdown
+ToWorker = LoadModel | Generate | Embed | PinCommand | SessionCommand | TokenCommand | Cancel | Shutdown
 
 
 # ---- worker → daemon
@@ -222,7 +245,11 @@ class SelfTest:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A loaded model: what it is, what it costs, what it can do."""
+    """A loaded model: what it is, what it costs, what it can do. A step drafts at most `draft_tokens`, 0 for none.
+
+    `tool_format` and `reasoning_format` are how it writes calls and reasoning; None when it was taught neither. `dimensions`
+    are those of its vectors if it makes embeddings, 0 if it generates text.
+    """
 
     name: str
     architecture: str
@@ -237,6 +264,14 @@ class ModelInfo:
     exact: bool
     fingerprint: str
     notes: tuple[str, ...] = ()
+    draft_tokens: int = 0
+    tool_format: str | None = None
+    reasoning_format: str | None = None
+    dimensions: int = 0
+
+    @property
+    def speculative(self) -> bool:
+        return self.draft_tokens > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +293,11 @@ class LoadFailed:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Refused before any work, state unchanged. `status` is the HTTP status, `param` the field at fault."""
+    """Refused before any work, state unchanged. `status` is the HTTP status, `param` the field at fault.
+
+    `retry_after_s` is set where asking again may help: by the measured rates, there will be room then. A pin over the
+    budget says how many bytes were wanted and free.
+    """
 
     request_id: str
     status: int
@@ -267,11 +306,17 @@ class Rejected:
     param: str | None = None
     prompt_tokens: int | None = None
     context_length: int | None = None
+    retry_after_s: float | None = None
+    wanted_bytes: int | None = None
+    free_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Rendered, tokenised, fits: the request is queued. `max_new_tokens` is the limit after clipping."""
+    """Rendered, tokenised, fits: the request is queued. `max_new_tokens` and `draft_tokens` are the limits in force.
+
+    `prompt_text` is what a request with `echo` asks for.
+    """
 
     request_id: str
     prompt_tokens: int
@@ -279,6 +324,8 @@ class Accepted:
     clipped: bool
     queue_position: int
     tokenize_s: float
+    draft_tokens: int = 0
+    prompt_text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +333,8 @@ class Started:
     """The engine took the request up: the prefix is planned and prefill begins.
 
     `first_difference` is the position of the first prompt token that parts it from the nearest known text.
-    `session_id` names the conversation that the request continues or starts.
+    `session_id` names the conversation that the request continues or starts. `difference` is set for requests that
+    ask to `explain` a difference.
     """
 
     request_id: str
@@ -295,15 +343,7 @@ class Started:
     cache_miss_reason: MissReason | None
     first_difference: int | None = None
     session_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TextDelta:
-    """Text that became certain, from `tokens` newly accepted tokens (0 when held-back text is released)."""
-
-    request_id: str
-    text: str
-    tokens: int
+    difference: TextDifference | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +361,8 @@ class Timings:
 class Finished:
     """The one good end. completion_tokens counts a sampled end-of-turn token too; prompt_tokens counts all.
 
-    `stop_string` is the one that matched, `cancel_reason` is set when finish_reason is `cancelled`.
+    `stop_string` is the one that matched, `cancel_reason` is set when finish_reason is `cancelled`. `pin` says what
+    became of the request's own pin, `drafts` what of its drafts.
     """
 
     request_id: str
@@ -332,6 +373,8 @@ class Finished:
     timings: Timings
     stop_string: str | None = None
     cancel_reason: CancelReason | None = None
+    pin: PrefixPinned | None = None
+    drafts: DraftStats = field(default_factory=DraftStats)
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,23 +386,8 @@ class Failed:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerStats:
-    """Counters and gauges of the worker, sent when they changed and at most a few times a second."""
-
-    rss_bytes: int
-    blocks_total: int
-    blocks_used: int
-    blocks_cached: int
-    sessions: int
-    requests_running: int
-    requests_queued: int
-    tokens_prefilled: int
-    tokens_reused: int
-    tokens_generated: int
-    prefill_tokens_per_s: float
-    decode_tokens_per_s: float
-
-
-RequestEvent = Rejected | Accepted | Started | TextDelta | Finished | Failed | PinAnswer
+Content = Delta | LogprobsDelta | Embedded
+RequestEvent = (
+    Rejected | Accepted | Started | Content | Finished | Failed | PinAnswer | SessionAnswer | TokenAnswer
+)
 FromWorker = LoadProgress | Ready | LoadFailed | RequestEvent | WorkerStats

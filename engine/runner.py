@@ -121,7 +121,9 @@ class Runner(Protocol):
         """Makes a state row that of an empty sequence. A row is read even when `past` is 0."""
         ...
 
-    def copy_state(self, source: int, target: int) -> None: ...
+    def copy_state(self, source: int, target: int) -> None:
+        """Copies a state row onto another one."""
+        ...
 
     def read_state(self, row: int) -> bytes:
         """The row's bytes, `geometry.state_bytes` long."""

@@ -12,6 +12,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from .memory import zeroed_pages
 from .runner import KvGeometry, Logits, SequenceSlice, StepPlan
 
 Pool = NDArray[np.generic]
@@ -68,8 +69,9 @@ class OpenVinoRunner:
         assert not self._pools, "pools are allocated once"
         for name, port in self._ports.items():
             shape = [blocks, *(d.get_length() for d in list(port.partial_shape)[1:])]
-            # Zeroed pages of the system take no memory until a block is written for the first time.
-            pool = np.zeros(shape, port.element_type.to_dtype())
+            dtype = port.element_type.to_dtype()
+            pages = zeroed_pages(int(np.prod(shape)) * dtype.itemsize)
+            pool = np.frombuffer(pages, dtype).reshape(shape)
             self._pools.append(pool)
             self._request.set_tensor(name, ov.Tensor(pool, shared_memory=True))
 

@@ -1,4 +1,5 @@
-"""Logits to token: penalties, temperature, top-k, top-p, min-p, in this order, then one random number.
+"""Logits to token: penalties, biases, the grammar, temperature, top-k, top-p, min-p, in this order, then one random
+number.
 
 The random number of a position comes from a counter-based generator keyed by the request's seed, so the text
 depends on weights, tokens, parameters and seed alone: not on batching, drafting or what ran before (promise 4).
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from .constraint_state import Grammar
 from .protocol import SamplingParams
 
 Row = NDArray[np.float32]
@@ -34,6 +36,7 @@ class ResolvedSampling:
     presence_penalty: float
     frequency_penalty: float
     seed: int
+    logit_bias: tuple[tuple[int, float], ...] = ()
 
     @property
     def is_greedy(self) -> bool:
@@ -59,6 +62,7 @@ def resolve_sampling(asked: SamplingParams, model: SamplingParams, fresh_seed: i
         presence_penalty=asked.presence_penalty,
         frequency_penalty=asked.frequency_penalty,
         seed=fresh_seed if asked.seed is None else asked.seed,
+        logit_bias=asked.logit_bias,
     )
 
 
@@ -69,23 +73,40 @@ def uniform(seed: int, position: int) -> float:
 
 
 class Sampler:
-    """Chooses the tokens of one request; keeps the counts that penalties need."""
+    """Chooses the tokens of one request, within its `grammar` if it has one; keeps the counts that penalties need."""
 
-    def __init__(self, params: ResolvedSampling, prompt: Iterable[int]) -> None:
+    def __init__(
+        self, params: ResolvedSampling, prompt: Iterable[int], grammar: Grammar | None = None
+    ) -> None:
         self.params = params
+        self.grammar = grammar
         self._output_counts: dict[int, int] = {}
         self._seen: set[int] = set(prompt) if params.repetition_penalty != 1.0 else set()
 
     def sample(self, logits: Row, position: int) -> int:
-        """The token at `position` given its logits, float32 [vocab_size], which are not changed."""
+        """The token at `position` given its logits, float32 [vocab_size], which are not changed.
+
+        Raises BrokenConstraint where the grammar allows no token.
+        """
         if self.params.has_penalties:
             logits = self._penalised(logits)
+        if self.params.logit_bias:
+            logits = self._biased(logits)
+        if self.grammar is not None:
+            logits = self.grammar.masked(logits)
         if self.params.is_greedy:
             return int(logits.argmax())
         return draw(logits, self.params, uniform(self.params.seed, position))
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the grammar leaves nothing but the end of the turn."""
+        return self.grammar is not None and self.grammar.is_complete
+
     def observe(self, token: int) -> None:
         """Tells that `token` became part of the output."""
+        if self.grammar is not None:
+            self.grammar.observe(token)
         if self.params.has_penalties:
             self._output_counts[token] = self._output_counts.get(token, 0) + 1
             self._seen.add(token)
@@ -105,6 +126,12 @@ class Sampler:
             )
         return logits
 
+    def _biased(self, logits: Row) -> Row:
+        tokens, biases = zip(*self.params.logit_bias, strict=True)
+        logits = logits.copy()
+        logits[list(tokens)] += np.array(biases, np.float32)
+        return logits
+
 
 def draw(logits: Row, params: ResolvedSampling, u: float) -> int:
     """Inverts the distribution that temperature, top-k, top-p and min-p leave at `u` in [0, 1)."""
@@ -118,7 +145,7 @@ def _distribution(logits: Row, params: ResolvedSampling) -> tuple[NDArray[np.int
     """The tokens left and their weights (not normalised), likeliest first where an order was needed."""
     scaled = logits.astype(np.float64) / params.temperature
     if params.top_k and params.top_k < len(scaled):
-        tokens = _largest(scaled, params.top_k)
+        tokens = largest(scaled, params.top_k)
     else:
         tokens = np.arange(len(scaled))
     weights = np.exp(scaled[tokens] - scaled[tokens].max())
@@ -131,7 +158,7 @@ def _distribution(logits: Row, params: ResolvedSampling) -> tuple[NDArray[np.int
     return tokens, weights
 
 
-def _largest(values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+def largest(values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
     """Indices of the `count` largest values, largest first; equal values in order of index."""
     head = np.sort(np.argpartition(-values, count - 1)[:count])
     return head[np.argsort(-values[head], kind="stable")]
@@ -140,8 +167,8 @@ def _largest(values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
 def _nucleus(weights: NDArray[np.float64], top_p: float) -> NDArray[np.int64]:
     """Indices of the smallest set of likeliest tokens whose mass reaches `top_p`, likeliest first."""
     wanted = top_p * weights.sum()
-    order = _largest(weights, min(_HEAD, len(weights)))
+    order = largest(weights, min(_HEAD, len(weights)))
     if weights[order].sum() < wanted:
-        order = _largest(weights, len(weights))
+        order = largest(weights, len(weights))
     reached = int(np.searchsorted(np.cumsum(weights[order]), wanted))
     return order[: reached + 1]

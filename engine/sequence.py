@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
+from typing import Literal
 
-from .capsule import PinWish
+from .capsule import PinWish, PrefixPinJob
 from .conversations import Conversation
-from .protocol import CancelReason, Timings
+from .differences import Explainer
+from .drafting import Drafting
+from .logprobs import LogprobTrail
+from .pin_protocol import PrefixPinned
+from .protocol import Accepted, CancelReason, RequestProgress, Timings
+from .reply_reader import ReplyReader
 from .sampling import Sampler
+from .scheduler import Lane
 from .session import Session
-from .text_stream import TextStream
 from .transcripts import Origin
 
 
@@ -44,17 +50,18 @@ class Sequence:
 
     The tokens known are `prompt + output`. Those before `session.committed` are computed, the rest is what the
     next steps have to feed: a part of the prompt, or the token sampled last. `max_new_tokens` is at least 1. `stable`,
-    `turn_start`, `canonical` and `origin` are those of `prompting.Prompt`.
+    `turn_start`, `canonical` and `origin` are those of `prompting.Prompt`. Sequences of one `lane` run one after the other.
     """
 
     request_id: str
     prompt: tuple[int, ...]
     max_new_tokens: int
     sampler: Sampler
-    text: TextStream
+    text: ReplyReader
     stamps: Stamps
     namespace: str = ""
     session_id: str | None = None
+    lane: Lane = None
     stable: int = 0
     turn_start: int = 0
     canonical: int | None = None
@@ -64,10 +71,25 @@ class Sequence:
     output: list[int] = field(default_factory=list)
     cached_tokens: int = 0
     unsent_tokens: int = 0
+    # On the monotonic clock; None is never.
+    deadline: float | None = None
     # Set by the intake thread, read by the engine thread at step boundaries; a reference, so never torn.
     cancelled: CancelReason | None = None
     # Set when the prompt is only to be computed and pinned, and nothing to be generated.
     pin: PinWish | None = None
+    # Set until the beginning of the prompt, which the request wants to be pinned, is.
+    prefix_pin: PrefixPinJob | None = None
+    pinned: PrefixPinned | None = None
+    # Told once the pin's room is booked.
+    admission: Accepted | None = None
+    explain: Explainer | None = None
+    # At most this many tokens are drafted in a step.
+    draft_limit: int = 0
+    drafting: Drafting | None = None
+    # Set when the client wants to know how likely each token was.
+    logprobs: LogprobTrail | None = None
+    # Further answers to a prompt that another sequence computes are numbered from 1 on.
+    choice: int = 0
 
     @property
     def known(self) -> int:
@@ -80,6 +102,30 @@ class Sequence:
     @property
     def is_prefilling(self) -> bool:
         return not self.output
+
+    @property
+    def pin_end(self) -> int:
+        """Where the prefix ends that is still to be pinned; 0 when none is."""
+        return self.prefix_pin.tokens if self.prefix_pin else 0
+
+    def computes_for(self, other: Sequence, block_tokens: int) -> bool:
+        """Whether the block of the prompt that is computed next here is one that `other` needs too."""
+        if self.session is None or not self.is_prefilling or self.namespace != other.namespace:
+            return False
+        end = (self.committed // block_tokens + 1) * block_tokens
+        return self.prompt[:end] == other.prompt[:end]
+
+    def progress(self, position: int) -> RequestProgress:
+        """Where it stands, `position` being its place in the queue, or 0 once it has started."""
+        working: Literal["prefill", "decode"] = "prefill" if self.is_prefilling else "decode"
+        return RequestProgress(
+            request_id=self.request_id,
+            phase="queued" if position else working,
+            position=position,
+            tokens_done=min(self.committed, len(self.prompt)),
+            tokens_total=len(self.prompt),
+            tokens_generated=len(self.output),
+        )
 
     def uncomputed(self, most: int) -> Items[int]:
         """At most `most` of the known tokens that are not computed yet, from the first on."""

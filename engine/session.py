@@ -36,6 +36,8 @@ class Session:
         self._published = 0
         # Checkpoints whose block is not full yet: length and row.
         self._pending_states: list[tuple[int, int]] = []
+        # Rows for the states after each token of a step that verifies a draft; held on to, to be used again.
+        self._draft_rows: list[int] = []
         self.tokens: list[int] = []
         self.block_table: list[int] = []
         self.state_row: int | None = None
@@ -53,6 +55,10 @@ class Session:
         """The last block that is known; after `close` that of the last token. The root when there is none."""
         return self._leaf
 
+    def addresses(self) -> tuple[bytes, ...]:
+        """Those of the whole blocks that are known, from the first on."""
+        return tuple(node.key for node in self._leaf.path())
+
     @property
     def room(self) -> int:
         """The number of tokens that the block table has space for."""
@@ -61,8 +67,16 @@ class Session:
     @property
     def state_rows(self) -> list[int]:
         """All rows of recurrent state that this session holds."""
-        pending = [row for _, row in self._pending_states]
-        return pending if self.state_row is None else [*pending, self.state_row]
+        held = [*(row for _, row in self._pending_states), *self._draft_rows]
+        return held if self.state_row is None else [*held, self.state_row]
+
+    def room_for_drafts(self, wanted: int) -> int:
+        """How many drafted tokens a step can take back: all that are wanted, or as many as there are state rows."""
+        if self.state_row is None:
+            return wanted
+        while len(self._draft_rows) < wanted and (row := self._cache.take_state_row()) is not None:
+            self._draft_rows.append(row)
+        return min(wanted, len(self._draft_rows))
 
     def blocks_for(self, length: int) -> tuple[int, ...]:
         """The blocks that the first `length` tokens lie in; kernels walk whole tables, so no more than these."""
@@ -89,6 +103,10 @@ class Session:
         self.block_table = [*shared, *private]
         self._take_over(match, runner)
 
+    def grow(self, blocks: int) -> None:
+        """Makes room for the tokens of so many more blocks. Raises OutOfBlocks, changing nothing."""
+        self.block_table += self._cache.blocks.allocate(blocks)
+
     def _take_over(self, match: Match, runner: Runner) -> None:
         self.tokens = [token for node in match.nodes for token in node.tokens]
         if match.tail is not None:
@@ -101,15 +119,27 @@ class Session:
         elif self.state_row is not None:
             runner.clear_state(self.state_row)
 
-    def state_use(self, count: int) -> StateUse | None:
-        """How a step that commits `count` tokens uses the state row: in place."""
+    def state_use(self, count: int, drafted: int = 0) -> StateUse | None:
+        """How a step of `count` tokens uses the state rows; all but the first may be `drafted` ones.
+
+        The state after the last token replaces the one that was read; those after tokens before a drafted one get
+        rows of their own, so that `commit` chooses a row and copies nothing.
+        """
+        assert drafted in {0, count - 1}, "drafted tokens stand behind one that is certain"
         if self.state_row is None:
             return None
-        return StateUse(self.state_row, (StateWrite(count, self.state_row),))
+        rows = [*self._draft_rows[:drafted], self.state_row]
+        return StateUse(self.state_row, tuple(StateWrite(count - drafted + i, r) for i, r in enumerate(rows)))
 
-    def commit(self, tokens: Sequence[int]) -> None:
-        """The step is done: these tokens now exist, and blocks that became full are known to everybody."""
+    def commit(self, tokens: Sequence[int], rejected: int = 0) -> None:
+        """The step is done: these tokens now exist, and blocks that became full are known to everybody.
+
+        `rejected` tokens that the step had computed behind them do not.
+        """
         assert self.committed + len(tokens) <= self.room, "committed past the reserved room"
+        if rejected and self.state_row is not None:
+            last = len(tokens) - 1
+            self.state_row, self._draft_rows[last] = self._draft_rows[last], self.state_row
         self.tokens += tokens
         size = self._geometry.block_tokens
         while self._published + size <= self.committed:
@@ -133,10 +163,10 @@ class Session:
             self.state_row = None
         self._publish_tail()
         self._publish_states(self.committed)
-        self._cache.state_rows.release(row for _, row in self._pending_states)
+        self._cache.state_rows.release([*(row for _, row in self._pending_states), *self._draft_rows])
         # From the end: what lies deeper is of less use and is evicted first.
         self._cache.blocks.release(reversed(self.block_table))
-        self._pending_states, self.block_table, self.tokens = [], [], []
+        self._pending_states, self._draft_rows, self.block_table, self.tokens = [], [], [], []
 
     def _publish_block(self) -> None:
         start, end = self._published, self._published + self._geometry.block_tokens

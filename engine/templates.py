@@ -23,6 +23,7 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
+from .call_ids import wants_short_ids, with_short_ids
 from .gguf_source import GgufModel
 from .model_errors import unsupported
 from .protocol import Message
@@ -48,6 +49,14 @@ class TemplateError(Exception):
         self.message = message
 
 
+class TemplateRefusal(TemplateError):
+    """The template itself says that it does not take these messages."""
+
+
+class _Raised(jinja2.TemplateError):
+    """What `raise_exception` raises in a template."""
+
+
 class ChatTemplate:
     """A compiled template. Rendering has no side effects, so any thread may do it."""
 
@@ -56,7 +65,9 @@ class ChatTemplate:
 
         Raises TemplateError when the source is no Jinja template.
         """
+        self.source = source
         self._special_tokens = dict(special_tokens)
+        self._short_ids = wants_short_ids(source)
         try:
             self._template = _ENVIRONMENT.from_string(source)
         except (jinja2.TemplateError, RecursionError) as error:
@@ -84,11 +95,13 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
             **self._special_tokens,
             **options,
-            "messages": [message_dict(message) for message in messages],
+            "messages": [message_dict(message) for message in self._fitting(messages)],
         }
         token = _deadline.set(time.monotonic() + TIME_LIMIT_S)
         try:
             return self._template.render(variables)
+        except _Raised as error:
+            raise TemplateRefusal(f"the chat template refused the messages: {_one_line(error)}") from error
         except (
             jinja2.TemplateError,
             ArithmeticError,
@@ -102,6 +115,9 @@ class ChatTemplate:
             raise TemplateError("the chat template needs too much memory") from error
         finally:
             _deadline.reset(token)
+
+    def _fitting(self, messages: Sequence[Message]) -> Sequence[Message]:
+        return with_short_ids(messages) if self._short_ids else messages
 
 
 def read_template(source: GgufModel, tokenizer: Tokenizer) -> ChatTemplate | None:
@@ -226,7 +242,7 @@ def _require_plain(name: object) -> None:
 
 
 def _raise_exception(message: str) -> None:
-    raise jinja2.TemplateError(message)
+    raise _Raised(message)
 
 
 def _to_json(

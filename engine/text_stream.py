@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from .detokenise import Detokenizer, StopStrings
@@ -17,10 +18,15 @@ class Certain(NamedTuple):
 
 
 class TextStream:
-    """Holds back half characters and what may become a stop string; the rest is passed on at once."""
+    """Holds back half characters and what may become a stop string; the rest is passed on at once.
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str]) -> None:
-        self._detokenizer = Detokenizer(tokenizer)
+    Of control tokens only `shown` are text.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, stops: Sequence[str], shown: AbstractSet[int] = frozenset()
+    ) -> None:
+        self._detokenizer = Detokenizer(tokenizer, shown)
         self._stops = StopStrings(stops)
 
     def push(self, token: int) -> Certain:

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+
+import numpy as np
 
 from .gguf_metadata import Metadata
 from .gguf_source import GgufModel
-from .gguf_tokenizer import END_OF_TURN, TokenType, Vocabulary, build_tokenizer, read_vocabulary, token_bytes
+from .gguf_tokenizer import (
+    END_OF_TURN,
+    HARMONY_ENDS,
+    TokenType,
+    Vocabulary,
+    build_tokenizer,
+    read_vocabulary,
+    token_bytes,
+)
+from .stretches import Encoded, StretchEncoder
 
 
 class Tokenizer:
-    """Encodes and decodes for one model. Immutable after construction, so any thread may call it.
+    """Encodes and decodes for one model. Nothing but what it remembers changes, so any thread may call it.
 
     `bos_id` may be None. `eos_ids` are all tokens that end a turn. `add_bos` says whether raw text is to begin
     with `bos_id`; chat templates write theirs themselves. `special_tokens` maps the names that chat templates
     use (`bos_token`, `eos_token`, `unk_token`, `pad_token`) to texts. `control_texts` are the texts of all control
-    tokens. With `adds_space` every text, and every stretch behind a control token, is encoded as if a space stood
-    before it.
+    tokens, `control_ids` their ids. With `adds_space` every text, and every stretch behind a control token, is
+    encoded as if a space stood before it.
     """
 
     def __init__(self, keys: Metadata, rows: int) -> None:
@@ -43,7 +53,9 @@ class Tokenizer:
             for token_id in vocabulary.ids_of(TokenType.CONTROL)
             if vocabulary.texts[token_id]
         }
+        self.control_ids = frozenset(self._controls)
         self.control_texts = tuple(text.decode() for text in self._controls.values())
+        self._stretches = StretchEncoder(self._encoded, self.control_texts)
         self.adds_space = vocabulary.kind == "llama" and vocabulary.add_space_prefix
         self._before = [self.bos_id] if self.add_bos and self.bos_id is not None else []
         self._after = [vocabulary.named["eos"]] if vocabulary.add_eos and "eos" in vocabulary.named else []
@@ -58,10 +70,17 @@ class Tokenizer:
         return [*self._before, *ids, *self._after] if add_special else list(ids)
 
     def encode_marked(self, text: str, marks: Sequence[int]) -> tuple[list[int], list[int]]:
-        """The tokens of `text`, and for each character position in `marks` how many tokens lie wholly before it."""
-        encoding = self._encoder.encode(clean_text(text), add_special_tokens=False)
+        """The tokens of `text`, and for each character position in `marks` how many tokens lie wholly before it.
+
+        What was encoded a short while ago, down to whole messages, is remembered.
+        """
+        encoded = self._stretches.encode(clean_text(text))
+        return encoded.ids.tolist(), np.searchsorted(encoded.ends, marks, side="right").tolist()
+
+    def _encoded(self, text: str) -> Encoded:
+        encoding = self._encoder.encode(text, add_special_tokens=False)
         ends = [end for _, end in encoding.offsets]
-        return list(encoding.ids), [bisect_right(ends, mark) for mark in marks]
+        return Encoded(np.array(encoding.ids, np.int32), np.array(ends, np.int32))
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of the tokens without control tokens; bytes that are not UTF-8 become U+FFFD."""
@@ -90,7 +109,11 @@ def read_tokenizer(source: GgufModel) -> Tokenizer:
 
 def _end_ids(vocabulary: Vocabulary) -> frozenset[int]:
     control = vocabulary.ids_of(TokenType.CONTROL)
-    by_text = {token_id for token_id in control if vocabulary.texts[token_id] in END_OF_TURN}
+    ends = END_OF_TURN
+    if {vocabulary.texts[token_id] for token_id in control} >= HARMONY_ENDS:
+        # There `<|end|>` ends a message, and the turn goes on.
+        ends = ends - {"<|end|>"} | HARMONY_ENDS
+    by_text = {token_id for token_id in control if vocabulary.texts[token_id] in ends}
     return frozenset(
         by_text | {vocabulary.named[name] for name in ("eos", "eot", "eom") if name in vocabulary.named}
     )

@@ -23,7 +23,7 @@ from agentserve.engine.protocol import (
     Unpin,
     Unpinned,
 )
-from agentserve.engine.sequence import Stamps
+from agentserve.engine.sequence import Sequence, Stamps
 from engine_rig import Rig
 
 Answer = TypeVar("Answer", PinDone, PinRefused, PinList, Unpinned)
@@ -43,7 +43,8 @@ class CapsuleRig(Rig):
         super().__post_init__()
         geometry = self.runner.geometry
         stops = frozenset[int]() if self.endless else self.tokenizer.eos_ids
-        cache = BlockCache(self.fingerprint, self.blocks, 16, geometry.block_tokens)
+        state_rows = self.engine.cache.state_rows.size
+        cache = BlockCache(self.fingerprint, self.blocks, state_rows, geometry.block_tokens)
         disk = None
         if self.folder is not None:
             disk = CapsuleDisk(self.folder, self.fingerprint, geometry, self.disk_bytes)
@@ -51,10 +52,11 @@ class CapsuleRig(Rig):
         self.engine = Engine(self.runner, self.config, stops, cache, self.events.append, store)
         self.intake = PinIntake(self.prompter, geometry.block_tokens)
 
-    def submit(self, request_id: str = "r", text: str = "hello", **fields: object) -> None:
-        super().submit(request_id, text, **fields)
+    def submit(self, request_id: str = "r", text: str = "hello", **fields: object) -> Sequence:
+        sequence = super().submit(request_id, text, **fields)
         request = replace(GenerateRequest(request_id, (Message("user", text),)), **fields)  # type: ignore[arg-type]
         self.intake.recent.remember(request_id, request.namespace, self.prompter.prompt(request))
+        return sequence
 
     def ask(self, request_id: str, messages: tuple[Message, ...], **fields: object) -> Started:
         """Runs one request to its end, saves what it left, and returns how it was started."""
@@ -96,6 +98,7 @@ class CapsuleRig(Rig):
             "config": self.config,
             "blocks": self.blocks,
             "endless": self.endless,
+            "backend": self.backend,
             "folder": self.folder,
             "fingerprint": self.fingerprint,
             "pin_bytes": self.pin_bytes,

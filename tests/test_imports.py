@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-NATIVE = {"torch", "transformers", "openvino", "tokenizers", "gguf", "numpy"}
+NATIVE = {"torch", "transformers", "openvino", "tokenizers", "gguf", "llguidance", "numpy"}
 TERMINAL = {"textual", "rich", "typer"}
 SERVER = {"starlette", "uvicorn", "httpx"}
 
@@ -29,6 +29,7 @@ def loaded_by(program: str) -> set[str]:
         ("daemon.server", NATIVE | TERMINAL | {"httpx"}),
         ("daemon.client", NATIVE | TERMINAL | SERVER),
         ("daemon.pull", NATIVE | TERMINAL | SERVER),
+        ("engine.worker", TERMINAL | SERVER | {"torch", "transformers", "openvino", "llguidance"}),
         ("engine.protocol", NATIVE | TERMINAL | SERVER | {"msgspec"}),
     ],
 )

@@ -72,7 +72,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_every_module_and_no_test(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
-    modules = {f"agentserve/{path.relative_to(ROOT)}" for f in FOLDERS for path in (ROOT / f).glob("*.py")}
+    modules = {f"agentserve/{path.relative_to(ROOT)}" for f in FOLDERS for path in (ROOT / f).rglob("*.py")}
     completions = {f"agentserve/completions/{path.name}" for path in (ROOT / "completions").iterdir()}
     assert held - {name for name in held if name.endswith(".tcss")} == (
         modules | completions | {"agentserve/__init__.py", "agentserve/py.typed"}

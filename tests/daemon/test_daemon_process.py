@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 import msgspec
+import psutil
 import pytest
 from agentserve.daemon import launch
 from agentserve.daemon.client import ChatDelta, ChatEnd, DaemonClient
@@ -230,6 +231,13 @@ def test_a_port_in_use_is_one_line_that_says_what_to_do(start: Start) -> None:
     )
 
 
+def test_a_start_without_speculation_says_so(start: Start) -> None:
+    process = start("--foreground", "--max-draft-tokens", "0")
+    process.progress()
+    process.popen.send_signal(signal.SIGTERM)
+    assert any("speculation is off: max_draft_tokens is 0" in line for line in process.wait()[1])
+
+
 def test_a_wrong_setting_ends_with_2(start: Start) -> None:
     process = start("--threads", "many")
     assert process.progress()[-1].phase == "failed"
@@ -337,3 +345,34 @@ def test_closing_a_streamed_chat_cancels_it(start: Start, paths: Paths) -> None:
     next(events)
     events.close()
     wait_until(lambda: client.status().requests.cancelled == 1)
+
+
+def process_tree(pid: int) -> list[psutil.Process]:
+    process = psutil.Process(pid)
+    return [process, *process.children(recursive=True)]
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_no_process_is_left_after_any_end(start: Start, paths: Paths, signals: int, is_busy: bool) -> None:
+    # One signal drains for a moment and gives up what still runs; a second one does not even wait for that.
+    drain_s = "0.3" if signals == 1 else "600"
+    process = start("--reference-step", "0.05", "--drain-timeout", drain_s)
+    process.progress()
+    client = DaemonClient.discover(paths)
+    if is_busy:
+        asked = [{"role": "user", "content": "text 47"}]
+        running = client.stream_chat(asked, model="reference", temperature=0)
+        next(running)
+    tree = process_tree(process.popen.pid)
+    assert len(tree) == 2
+    for number in range(signals):
+        process.popen.terminate()
+        if is_busy and number == 0:
+            wait_until(lambda: client.status().draining)
+    assert process.wait()[0] == 0
+    _, alive = psutil.wait_procs(tree, timeout=TIMEOUT_S)
+    assert not alive
+    if is_busy:
+        with pytest.raises(AgentserveError, match="broke off"):
+            list(running)

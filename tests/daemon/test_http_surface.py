@@ -83,7 +83,7 @@ def test_health_tells_models_queue_requests_and_memory(serve: Serve, fake: Fake)
     health = httpx.get(f"{live.url}/health").json()
     assert health["status"] == "healthy"
     (model,) = health["models"]
-    prefix_memory = model.pop("prefix_memory")
+    prefix_memory, _ = model.pop("prefix_memory"), model.pop("speculation")
     assert model == {"name": "reference", "state": "ready", "device": "mock", "error": None}
     assert prefix_memory["blocks"] == {"used": 7, "cached": 5, "free": 88}
     assert (prefix_memory["tokens_reused"], prefix_memory["tokens_computed"]) == (30, 40)
@@ -92,8 +92,11 @@ def test_health_tells_models_queue_requests_and_memory(serve: Serve, fake: Fake)
     assert health["requests"]["done"] == 1
     assert health["memory"]["daemon_rss_bytes"] > 10**6
     assert health["memory"]["worker_rss_bytes"] > 10**6
-    assert httpx.get(f"{live.url}/health/live").json()["alive"] is True
-    assert httpx.get(f"{live.url}/health/ready").json() == {"status": "ready", "ready": True, "reasons": []}
+    for name in ("live", "liveness"):
+        assert httpx.get(f"{live.url}/health/{name}").json()["alive"] is True
+    for name in ("ready", "readiness"):
+        answer = httpx.get(f"{live.url}/health/{name}").json()
+        assert answer == {"status": "ready", "ready": True, "reasons": []}
 
 
 def test_readiness_is_503_with_reasons_while_the_model_loads(serve: Serve, fake: Fake) -> None:
@@ -265,7 +268,7 @@ def test_a_bug_is_500_without_internals_and_with_the_request_id(
         raise ZeroDivisionError("secret /path")
 
     live = serve(command=fake())
-    monkeypatch.setattr("agentserve.daemon.openai.parse_chat", broken)
+    monkeypatch.setattr("agentserve.daemon.openai_schema.check_body", broken)
     answer = httpx.post(f"{live.url}/v1/chat/completions", json=CHAT, headers={"X-Request-ID": "bug-1"})
     assert answer.status_code == 500
     assert answer.json()["error"]["code"] == "internal_error"

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 from agentserve.daemon.errors import InvalidRequest
-from agentserve.daemon.openai_schema import ChatCall, parse_chat
+from agentserve.daemon.generation_schema import Call
+from agentserve.daemon.openai_schema import parse_chat
 from agentserve.engine.protocol import Message, SamplingParams, ToolCall
 
 USER = {"role": "user", "content": "hi"}
 
 
-def parse(**fields: Any) -> ChatCall:
+def parse(**fields: Any) -> Call:
     return parse_chat(json.dumps({"model": "m", "messages": [USER], **fields}).encode(), "id-1")
 
 
@@ -63,7 +64,7 @@ def test_a_top_k_of_minus_one_is_off() -> None:
 def test_unknown_fields_are_ignored_on_every_level() -> None:
     odd = {"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": {}}], "refusal": None}
     call = parse(
-        messages=[odd], store=True, metadata={"a": 1}, reasoning_effort="high", keep_alive="5m", user="u"
+        messages=[odd], store=True, metadata={"a": 1}, service_tier="auto", keep_alive="5m", user="u"
     )
     assert call == parse()
 
@@ -92,8 +93,9 @@ def test_tool_calls_of_the_history_survive_with_content_null_empty_or_absent() -
     expected = Message("assistant", None, (ToolCall("c1", "f", '{"a": 1}'),))
     for content in ({}, {"content": None}, {"content": ""}):
         assert messages({"role": "assistant", "tool_calls": [call], **content}) == (expected,)
-    result = messages({"role": "tool", "tool_call_id": "c1", "name": "f", "content": "42"})
-    assert result == (Message("tool", "42", tool_call_id="c1", name="f"),)
+    result = {"role": "tool", "tool_call_id": "c1", "name": "f", "content": "42"}
+    expected_result = Message("tool", "42", tool_call_id="c1", name="f")
+    assert messages({"role": "assistant", "tool_calls": [call]}, result) == (expected, expected_result)
 
 
 def test_arguments_that_are_an_object_become_json_text() -> None:
@@ -113,7 +115,7 @@ def test_function_tools_reach_the_template_in_their_order_and_others_are_left_ou
         {"type": "web_search"},
         {"type": "function", "function": {"name": "a"}},
     ]
-    for choice in ({}, {"tool_choice": "auto"}, {"tool_choice": "none"}):
+    for choice in ({}, {"tool_choice": "auto"}):
         given = parse(tools=tools, **choice).generate.tools_json
         assert given == json.dumps([tools[0], tools[2]], separators=(",", ":"))
     assert parse(tools=[]).generate.tools_json is None
@@ -156,7 +158,7 @@ def test_values_that_ask_for_nothing_special_and_the_ends_of_ranges_pass(fields:
 
 
 BAD = [
-    ({"n": 2}, "n", "n must be 1, got 2"),
+    ({"n": 33}, "n", "n must be between 1 and 32, got 33"),
     ({"temperature": 2.1}, "temperature", "temperature must be between 0 and 2, got 2.1"),
     ({"temperature": -0.1}, "temperature", "temperature must be between 0 and 2, got -0.1"),
     ({"temperature": "hot"}, "temperature", "temperature: expected a number or null, got a string"),
@@ -174,12 +176,44 @@ BAD = [
     ({"stop": "x" * 1025}, "stop", "stop: at most 1024 characters in each string, got 1025"),
     ({"stop": 3}, "stop", "stop: expected a string or an array or null, got an integer"),
     ({"stream": "maybe"}, "stream", "stream: expected true or false, got 'maybe'"),
-    ({"logprobs": True}, "logprobs", "logprobs is not supported by this server"),
-    ({"top_logprobs": 3}, "top_logprobs", "top_logprobs is not supported by this server"),
-    ({"logit_bias": {"1": 5}}, "logit_bias", "logit_bias is not supported by this server"),
-    ({"response_format": {"type": "json_object"}}, "response_format", "response_format is not supported by this server"),
-    ({"tool_choice": "required"}, "tool_choice", "tool_choice is not supported by this server"),
-    ({"tool_choice": {"type": "function"}}, "tool_choice", "tool_choice is not supported by this server"),
+    ({"logprobs": 1}, "logprobs", "logprobs: expected a boolean or null, got an integer"),
+    ({"top_logprobs": 3}, "top_logprobs", "top_logprobs needs logprobs to be true"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "top_logprobs must be between 0 and 20, got 21"),
+    ({"logit_bias": {"one": 5}}, "logit_bias", "logit_bias: 'one' is not the id of a token"),
+    ({"logit_bias": {"1": 101}}, "logit_bias", "logit_bias.1 must be between -100 and 100, got 101.0"),
+    (
+        {"logit_bias": {str(token): 1 for token in range(1025)}},
+        "logit_bias",
+        "logit_bias: at most 1024 tokens, got 1025",
+    ),
+    (
+        {"response_format": {"type": "xml"}},
+        "response_format.type",
+        "response_format.type: expected 'text', 'json_object' or 'json_schema'",
+    ),
+    (
+        {"response_format": {"type": "json_schema", "schema": {}}},
+        "response_format.json_schema",
+        "response_format.json_schema: expected an object with a schema",
+    ),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": True}}},
+        "response_format.json_schema.schema",
+        "response_format.json_schema.schema: expected a JSON Schema, which is an object",
+    ),
+    ({"guided_json": "{"}, "guided_json", "guided_json: not JSON: Input data was truncated"),
+    ({"guided_regex": 3}, "guided_regex", "guided_regex: expected a text that is not empty"),
+    ({"guided_grammar": ""}, "guided_grammar", "guided_grammar: expected a text that is not empty"),
+    (
+        {"guided_choice": ["a", ""]},
+        "guided_choice",
+        "guided_choice: expected a list of one or more texts that are not empty",
+    ),
+    (
+        {"guided_regex": "a", "response_format": {"type": "json_object"}},
+        "guided_regex",
+        "only one of response_format and guided_regex may constrain the answer",
+    ),
     ({"functions": [{"name": "f"}]}, "functions", "functions is not supported by this server"),
     ({"messages": []}, "messages", "messages must not be empty"),
     ({"messages": "hi"}, "messages", "messages: expected an array, got a string"),

@@ -2,70 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import socket
 import time
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from agentserve.daemon.worker_process import Command
+from raw_http import LAST_CHUNK, RawRequest, frames
 
 Fake = Callable[..., Command]
 Serve = Callable[..., Any]
-LAST_CHUNK = b"0\r\n\r\n"
-
-
-class RawRequest:
-    """One HTTP request on a socket of its own."""
-
-    def __init__(self, live: Any, orders: str, **fields: Any) -> None:
-        messages = [{"role": "user", "content": orders}]
-        body = json.dumps({"model": "reference", "messages": messages, **fields}).encode()
-        self.socket = socket.create_connection(("127.0.0.1", live.port), timeout=10)
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
-        self.socket.sendall(head.encode() + body)
-        self.received = b""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self.socket.close()
-
-    def until(self, mark: bytes) -> bytes:
-        """Reads until `mark` has come."""
-        while mark not in self.received:
-            data = self.socket.recv(65536)
-            assert data, self.received
-            self.received += data
-        return self.received
-
-    def to_the_end(self) -> bytes:
-        """Reads until the server closes the connection."""
-        while data := self.socket.recv(65536):
-            self.received += data
-        return self.received
-
-
-def unchunked(response: bytes) -> bytes:
-    """The body of a chunked response, as far as it came."""
-    rest = response.partition(b"\r\n\r\n")[2]
-    body = b""
-    while rest:
-        size, _, rest = rest.partition(b"\r\n")
-        body += rest[: int(size, 16)]
-        rest = rest[int(size, 16) + 2 :]
-    return body
-
-
-def frames(response: bytes) -> list[Any]:
-    """The frames of a stream; every one must be exactly `data: …` and an empty line."""
-    parts = unchunked(response).split(b"\n\n")
-    assert parts.pop() == b""
-    assert all(part.startswith(b"data: ") and b"\n" not in part for part in parts)
-    return [part[6:] if part == b"data: [DONE]" else json.loads(part[6:]) for part in parts]
 
 
 def text(content_frames: list[Any]) -> str:
@@ -131,6 +78,21 @@ def test_silence_is_filled_with_empty_deltas(serve: Serve, fake: Fake) -> None:
     assert all(frame["choices"] == [{"index": 0, "delta": {}}] for frame in middle)
     assert text([answer]) == "w0 "
     assert last["choices"][0]["finish_reason"] == "stop"
+
+
+def test_life_signs_tell_how_far_the_request_is_to_who_asks_for_it(serve: Serve) -> None:
+    live = serve(heartbeat=0.05, reference_step=0.1)
+    asked = {"stream": True, "max_tokens": 1, "agentserve_progress": True}
+    with RawRequest(live, "word " * 300, **asked) as raw:
+        role, *middle, _text, _last, _done = frames(raw.until(LAST_CHUNK))
+    assert "agentserve" not in role
+    signs = [frame["agentserve"]["progress"] for frame in middle if "agentserve" in frame]
+    assert [frame["choices"] for frame in middle if "agentserve" in frame] == [
+        [{"index": 0, "delta": {}}]
+    ] * len(signs)
+    done = [sign["tokens_done"] for sign in signs if sign["phase"] == "prefill"]
+    assert done == sorted(done)
+    assert any(0 < count < sign["tokens_total"] for count, sign in zip(done, reversed(signs), strict=False))
 
 
 def test_pieces_that_wait_together_leave_together_and_nothing_is_lost(serve: Serve, fake: Fake) -> None:
@@ -225,13 +187,15 @@ def test_a_client_that_does_not_read_is_given_up_and_others_are_served(
     serve: Serve, fake: Fake, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    live = serve(command=fake())
+    live = serve(command=fake(), slow_reader_timeout=0.2)
     with (
-        RawRequest(live, "burst=3000 size=10000", stream=True),
+        RawRequest(live, "burst=3000 size=10000 hold", stream=True),
         RawRequest(live, "deltas=3", stream=True) as quick,
     ):
         assert frames(quick.until(LAST_CHUNK))[-1] == b"[DONE]"
         live.until(lambda: "cancel slow_reader" in caplog.text)
+    live.until(lambda: not live.daemon.service.ledger.active)
+    assert next(live.daemon.service.records.newest()).reason == "slow_reader"
 
 
 def test_a_connection_serves_one_stream_after_another(serve: Serve, fake: Fake) -> None:

@@ -58,11 +58,18 @@ def test_without_a_source_the_stable_prefix_of_the_last_request_is_pinned(serve:
     assert pin["cached_tokens"] >= pin["tokens"] // 2
 
 
-def test_the_prompt_of_a_request_is_pinned_by_its_id(serve: Serve) -> None:
+@pytest.mark.parametrize("kind", ["id", "request_id"])
+def test_the_prompt_of_a_request_is_pinned_by_either_of_its_ids(serve: Serve, kind: str) -> None:
     live = serve()
     answer = chat(live, "one question " * 10)
-    pin = make(live, name="mine", **{"from": answer["id"]}).json()
+    (record,) = httpx.get(f"{live.url}/agentserve/v1/requests").json()["requests"]
+    pin = make(live, name="mine", **{"from": record[kind]}).json()
     assert pin["tokens"] == answer["usage"]["prompt_tokens"] // 32 * 32
+
+
+def test_a_request_whose_prompt_is_not_known_can_not_be_pinned(serve: Serve) -> None:
+    refused = make(serve(), name="mine", **{"from": "chatcmpl-nobody"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (404, "request_not_found")
 
 
 def test_pins_come_back_after_a_restart(serve: Serve) -> None:

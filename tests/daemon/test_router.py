@@ -19,8 +19,8 @@ Put = Callable[[ModelStore, str, bytes], None]
 StoreWith = Callable[..., ModelStore]
 
 
-def slot(name: str, holders: int = 0, last_used: float = 0.0) -> Slot:
-    return Slot(Target(name, "", None), holders, last_used)
+def slot(name: str, holders: int = 0, last_used: float = 0.0, wait_s: float = 0.0) -> Slot:
+    return Slot(Target(name, "", None), holders, last_used, wait_s)
 
 
 def test_nothing_is_stopped_while_there_is_room() -> None:
@@ -37,8 +37,9 @@ def test_the_least_recently_used_idle_model_is_stopped() -> None:
 
 def test_nothing_is_stopped_when_all_are_busy_and_the_numbers_are_told() -> None:
     with pytest.raises(Unavailable, match="All 2 loaded models are busy and no more than 2") as caught:
-        choose_victim([slot("a", 1), slot("b", 2)], 2)
-    assert (caught.value.code, caught.value.retry_after) == ("device_busy", 5)
+        choose_victim([slot("a", 1, wait_s=20.0), slot("b", 2, wait_s=7.2)], 2)
+    # In so many seconds the first of them has nothing to do any more.
+    assert (caught.value.code, caught.value.retry_after) == ("device_busy", 8)
 
 
 @pytest.mark.parametrize(
@@ -103,6 +104,28 @@ def test_an_unknown_model_is_not_found_and_no_other_is_run(
     run(scenario, store_with("a", "b:7b"), fake())
 
 
+def test_an_unknown_model_is_mapped_to_the_default_where_the_settings_say_so(
+    store_with: StoreWith, fake: Fake
+) -> None:
+    async def scenario(router: Router) -> None:
+        for name in ("gpt-5-mini", "../../etc/passwd", "claude-haiku"):
+            assert (await router.resolve(name)).name == "b:latest"
+        assert (await router.resolve("text-embedding-3-small", "embedding")).name == "a:latest"
+        assert (await router.resolve("a")).name == "a:latest"
+        with pytest.raises(ModelNotFound, match="gpt-5-mini"):
+            await router.find("gpt-5-mini")
+
+    run(scenario, store_with("a", "b"), fake(), model="b", embedding_model="a", unknown_model="default")
+
+
+def test_a_default_that_is_not_there_either_is_an_error(store_with: StoreWith, fake: Fake) -> None:
+    async def scenario(router: Router) -> None:
+        with pytest.raises(ModelNotFound, match="'gone'"):
+            await router.resolve("gpt-5-mini")
+
+    run(scenario, store_with("a"), fake(), model="gone", unknown_model="default")
+
+
 def test_a_model_that_could_be_pulled_is_named_with_the_command(store_with: StoreWith, fake: Fake) -> None:
     async def scenario(router: Router) -> None:
         with pytest.raises(ModelNotFound, match="`agentserve pull smollm2`"):
@@ -164,7 +187,8 @@ def test_a_full_queue_is_refused_before_anything_is_loaded(store_with: StoreWith
                 await holding.enter_async_context(router.hold("a"))
             with pytest.raises(QueueFull, match=r"2 requests are waiting .*\(max_queue_depth 2\)") as caught:
                 await holding.enter_async_context(router.hold("a"))
-            assert (caught.value.status, caught.value.retry_after) == (429, 5)
+            # Nothing was measured yet.
+            assert (caught.value.status, caught.value.retry_after) == (429, 1)
             assert router.supervisors()[0].state is State.STOPPED
         async with router.hold("a"):
             pass
@@ -177,7 +201,8 @@ def test_a_client_is_told_to_come_back_while_a_model_loads(store_with: StoreWith
         async with router.hold("a") as worker:
             with pytest.raises(Unavailable, match="a:latest is still loading") as caught:
                 await router.ready(worker, patience=0.05)
-            assert caught.value.code == "model_loading"
+            # As long again as it has taken.
+            assert (caught.value.code, caught.value.retry_after) == ("model_loading", 1)
             assert (await router.ready(worker)).name == "a:latest"
 
     run(scenario, store_with("a"), fake("--slow-load", "0.3"))

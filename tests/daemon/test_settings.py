@@ -109,6 +109,17 @@ def test_the_file_takes_lists_tables_and_sizes(tmp_path: Path) -> None:
     assert settings.aliases == {"gpt-5-mini": "smollm2"}
 
 
+def test_formats_are_chosen_by_model_and_checked(tmp_path: Path) -> None:
+    text = '[tool_formats]\nsmollm2 = "Hermes"\n[reasoning_formats]\n"my-model:7b" = "none"\n'
+    settings = load_settings({}, {}, write(tmp_path, text))
+    assert settings.tool_formats == {"smollm2": "hermes"}
+    assert settings.reasoning_formats == {"my-model:7b": "none"}
+    with pytest.raises(
+        ConfigError, match=r"tool_formats: .* is wrong: expected one of auto, none, harmony, "
+    ):
+        load_settings({}, {}, write(tmp_path, '[tool_formats]\nsmollm2 = "xml"\n'))
+
+
 def test_aliases_have_no_environment_variable() -> None:
     assert load_settings({}, {"AGENTSERVE_ALIASES": "x"}).aliases == {}
 

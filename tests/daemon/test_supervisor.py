@@ -5,16 +5,18 @@ import logging
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
-from agentserve.daemon.errors import RequestError, Unavailable
+from agentserve.daemon.channel import EventChannel
+from agentserve.daemon.errors import Cancelled, RequestError, Unavailable
 from agentserve.daemon.generation import Generation
 from agentserve.daemon.lifecycle import State
-from agentserve.daemon.supervisor import SlowReader, Supervisor
+from agentserve.daemon.retry_after import retry_after
+from agentserve.daemon.supervisor import Supervisor
 from agentserve.daemon.worker_process import Command
-from agentserve.engine.protocol import GenerateRequest, LoadModel, LoadStage, Message
+from agentserve.engine.protocol import Delta, GenerateRequest, LoadModel, LoadStage, Message, TextDelta
 
 Fake = Callable[..., Command]
 LOAD = LoadModel("fake-model", None)
@@ -33,8 +35,10 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
 
 
 @asynccontextmanager
-async def supervised(command: Command, load_timeout: float = 10.0) -> AsyncIterator[Supervisor]:
-    supervisor = Supervisor(LOAD, load_timeout, command)
+async def supervised(
+    command: Command, load_timeout: float = 10.0, stall_timeout: float = 60.0
+) -> AsyncIterator[Supervisor]:
+    supervisor = Supervisor(LOAD, load_timeout, command, stall_timeout=stall_timeout)
     try:
         yield supervisor
     finally:
@@ -42,9 +46,17 @@ async def supervised(command: Command, load_timeout: float = 10.0) -> AsyncItera
         await supervisor.stop()
 
 
+async def until_finished(generation: Generation, channel: EventChannel) -> list[Delta]:
+    deltas: list[Delta] = []
+    while generation.finished is None:
+        deltas += generation.take(await channel.receive())
+    return deltas
+
+
 async def answer(supervisor: Supervisor, orders: str, name: str = "r1") -> str:
     with supervisor.open(request(orders, name)) as channel:
-        return await Generation().until_finished(channel)
+        deltas = await until_finished(Generation(), channel)
+    return "".join(delta.text for delta in deltas if isinstance(delta, TextDelta))
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -109,7 +121,7 @@ def test_a_killed_worker_fails_its_requests_and_the_next_call_starts_another(fak
                 with pytest.raises(
                     Unavailable, match="worker process of fake-model was killed by SIGKILL"
                 ) as caught:
-                    await generation.until_finished(channel)
+                    await until_finished(generation, channel)
             assert caught.value.code == "worker_died"
             assert caught.value.retry_after == 1
             assert (supervisor.state, supervisor.active) == (State.FAILED, 0)
@@ -204,11 +216,11 @@ def test_a_reader_that_falls_behind_is_given_up_and_others_go_on(
     async def scenario() -> None:
         async with supervised(fake()) as supervisor:
             await supervisor.ensure_ready()
-            with supervisor.open(request("burst=1500 hold", "slow")) as slow:
+            with supervisor.open(request("burst=5000 hold", "slow")) as slow:
                 assert await answer(supervisor, "deltas=2 step=0.01", "quick") == "w0 w1 "
                 await until(lambda: "cancel slow_reader" in caplog.text)
-                with pytest.raises(SlowReader):
-                    await Generation().until_finished(slow)
+                with pytest.raises(Cancelled, match="too slowly"):
+                    await until_finished(Generation(), slow)
 
     caplog.set_level(logging.INFO)
     run(scenario)
@@ -233,8 +245,11 @@ def test_stop_cancels_what_does_not_finish_in_time(fake: Fake) -> None:
             running = asyncio.create_task(answer(supervisor, "hold"))
             await until(lambda: supervisor.active == 1)
             await supervisor.stop(drain=True, timeout=0.05)
-            with pytest.raises(Unavailable, match="shutdown"):
+            with pytest.raises(Unavailable, match="unloaded") as caught:
                 await running
+            assert caught.value.code == "shutting_down"
+            # As long as this worker took to load, which is when there may be another one.
+            assert caught.value.retry_after == retry_after(supervisor.wait_s)
 
     run(scenario)
 
@@ -313,5 +328,112 @@ def test_a_failed_request_leaves_the_worker_and_other_requests_alone(fake: Fake)
                 await answer(supervisor, "deltas=3 fail_after=1")
             assert caught.value.status == 500
             assert await answer(supervisor, "deltas=1", "r2") == "w0 "
+
+    run(scenario)
+
+
+def test_requests_that_had_not_started_are_answered_by_the_next_worker(fake: Fake) -> None:
+    async def scenario() -> None:
+        async with supervised(fake()) as supervisor:
+            await supervisor.ensure_ready()
+            first = supervisor.facts.pid
+            waiting = [
+                asyncio.create_task(answer(supervisor, f"prefill=1 deltas={n}", f"w{n}")) for n in (1, 2)
+            ]
+            await until(lambda: supervisor.active == 2)
+            with pytest.raises(Unavailable, match="killed by SIGKILL") as caught:
+                await answer(supervisor, "deltas=2 die_after=1", "culprit")
+            # Clients are told to come back when another worker can be there.
+            assert (caught.value.code, caught.value.retry_after) == ("worker_died", 1)
+            assert await asyncio.gather(*waiting) == ["w0 ", "w0 w1 "]
+            assert supervisor.facts.pid != first
+            assert supervisor.active == 0
+
+    run(scenario)
+
+
+def test_a_request_goes_to_a_second_worker_and_to_no_third(fake: Fake) -> None:
+    starts = 0
+
+    def counting(descriptor: int) -> Sequence[str]:
+        nonlocal starts
+        starts += 1
+        return fake()(descriptor)
+
+    async def scenario() -> None:
+        async with supervised(counting) as supervisor:
+            await supervisor.ensure_ready()
+            with pytest.raises(Unavailable, match="SIGKILL"):
+                await answer(supervisor, "die_queued")
+            assert supervisor.state is State.FAILED
+
+    run(scenario)
+    assert starts == 2
+
+
+def test_a_request_whose_client_leaves_between_two_workers_reaches_no_second_one(
+    fake: Fake, caplog: pytest.LogCaptureFixture
+) -> None:
+    commands = [fake(), fake("--slow-load", "0.3")]
+
+    async def scenario() -> None:
+        async with supervised(lambda descriptor: commands[0](descriptor)) as supervisor:
+            await supervisor.ensure_ready()
+            commands.pop(0)
+            with supervisor.open(request("prefill=5", "waiting")):
+                with pytest.raises(Unavailable):
+                    await answer(supervisor, "deltas=2 die_after=1", "culprit")
+                await until(lambda: supervisor.state is State.STARTING)
+            await supervisor.ensure_ready()
+            assert supervisor.active == 0
+            assert await answer(supervisor, "deltas=1", "next") == "w0 "
+
+    caplog.set_level(logging.INFO)
+    run(scenario)
+    assert "cancel" not in caplog.text
+
+
+def test_what_waits_for_a_second_worker_that_can_not_load_fails_with_the_reason(fake: Fake) -> None:
+    commands = [fake(), fake("--fail-load", "out_of_memory")]
+
+    async def scenario() -> None:
+        async with supervised(lambda descriptor: commands[0](descriptor)) as supervisor:
+            await supervisor.ensure_ready()
+            commands.pop(0)
+            waiting = asyncio.create_task(answer(supervisor, "prefill=5", "waiting"))
+            await until(lambda: supervisor.active == 1)
+            with pytest.raises(Unavailable):
+                await answer(supervisor, "deltas=2 die_after=1", "culprit")
+            with pytest.raises(Unavailable, match="can't be loaded") as caught:
+                await waiting
+            assert caught.value.code == "out_of_memory"
+
+    run(scenario)
+
+
+def test_a_worker_that_does_nothing_is_killed_and_the_next_one_serves(fake: Fake) -> None:
+    async def scenario() -> None:
+        async with supervised(fake(), stall_timeout=0.3) as supervisor:
+            await supervisor.ensure_ready()
+            pid = supervisor.facts.pid
+            with pytest.raises(Unavailable, match=r"did nothing for 0.3 s \(stall_timeout\)") as caught:
+                await answer(supervisor, "deltas=1 hold")
+            assert (caught.value.code, caught.value.retry_after) == ("worker_stalled", 1)
+            assert not is_alive(pid)
+            await supervisor.ensure_ready()
+            assert await answer(supervisor, "deltas=1") == "w0 "
+
+    run(scenario)
+
+
+def test_a_worker_that_is_slow_but_works_or_has_nothing_to_do_is_left_alone(fake: Fake) -> None:
+    async def scenario() -> None:
+        async with supervised(fake(), stall_timeout=0.3) as supervisor:
+            await supervisor.ensure_ready()
+            pid = supervisor.facts.pid
+            assert (await answer(supervisor, "deltas=8 step=0.1")).count("w") == 8
+            await asyncio.sleep(0.5)
+            assert await answer(supervisor, "deltas=1", "r2") == "w0 "
+            assert supervisor.facts.pid == pid
 
     run(scenario)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -68,9 +69,7 @@ class CapsuleMachine(RuleBasedStateMachine):
         self.world.damage(index, place)
 
     def teardown(self) -> None:
-        disk = self.world.rig.engine.capsules.disk
-        assert disk is not None
-        disk.background.close()
+        self.world.close()
         self._folder.cleanup()
 
 
@@ -90,9 +89,10 @@ def walk(folder: Path, steps: int = 60) -> None:
         lambda index, text: world.damage(index, dice.randrange(1 << 20)),
         lambda index, text: world.restart(),
     ]
-    world.start(0, "go")
-    for _ in range(steps):
-        dice.choice(moves)(dice.randrange(8), dice.choice(TEXTS))
+    with closing(world):
+        world.start(0, "go")
+        for _ in range(steps):
+            dice.choice(moves)(dice.randrange(8), dice.choice(TEXTS))
 
 
 def test_the_walk_that_finds_broken_engines_passes_on_the_real_one(tmp_path: Path) -> None:

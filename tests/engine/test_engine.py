@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from agentserve.engine.config import EngineConfig
 from agentserve.engine.prompting import PromptError
 from agentserve.engine.protocol import CancelReason, SamplingParams, Started, TextDelta
+from agentserve.engine.runner import Logits, StepPlan
 from engine_rig import GREEDY, Rig
 
 # Temperature 0.8 with a fixed seed: the reference model's greedy text soon repeats itself.
@@ -157,7 +159,7 @@ def test_a_step_that_raises_ends_its_own_request_and_no_other(monkeypatch: pytes
         patch.setattr(rig.runner, "forward", broken)
         with pytest.raises(RuntimeError):
             rig.engine.step()
-        rig.engine.fail_running("internal_error", "failed")
+        rig.engine.fail_current("internal_error", "failed")
     rig.run()
     assert rig.finished("good").completion_tokens > 0
 
@@ -178,3 +180,25 @@ def test_a_reply_may_fill_the_context_to_its_last_token() -> None:
     end = rig.finished()
     assert end.finish_reason == "length"
     assert end.prompt_tokens + end.completion_tokens == 96
+
+
+def test_a_cancelled_request_stays_cancelled_though_its_last_character_completes_a_stop_string(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig(endless=True)
+    (half,) = (i for i in range(rig.runner.vocab_size) if rig.tokenizer.token_bytes(i) == b"\xc3")
+
+    def half_a_character(plan: StepPlan) -> Logits:
+        logits = np.zeros((plan.total_rows, rig.runner.vocab_size), np.float32)
+        logits[:, half] = 9.0
+        return logits
+
+    monkeypatch.setattr(rig.runner, "forward", half_a_character)
+    rig.submit(stop=("\ufffd",), max_new_tokens=5)
+    while not rig.engine.tokens_generated:
+        rig.engine.step()
+    rig.engine.cancel("r", CancelReason.CLIENT)
+    rig.run()
+    end = rig.finished()
+    assert (end.finish_reason, end.stop_string) == ("cancelled", None)
+    assert end.cancel_reason is CancelReason.CLIENT

@@ -46,7 +46,22 @@ def test_a_good_file_is_described(tmp_path: Path) -> None:
         "has_chat_template": True,
         "license": "apache-2.0",
         "notes": [],
+        "capabilities": ["completion"],
     }
+
+
+@pytest.mark.parametrize(
+    ("template", "skills"),
+    [
+        ("{{ '<tool_call>' }}", ["tools"]),
+        ("{{ '</think>' }}", ["thinking"]),
+        ("{{ '<tool_call></think>' }}", ["tools", "thinking"]),
+        ("{{ '<|channel|>' }}", ["tools", "thinking"]),
+    ],
+)
+def test_what_a_template_tells_of_is_a_capability(tmp_path: Path, template: str, skills: list[str]) -> None:
+    tiny = write_tiny_gguf(tmp_path / "tiny.gguf", chat_template=template)
+    assert inspected(tiny.path)[1]["capabilities"] == ["completion", *skills]
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,11 @@ def test_a_context_that_does_not_fit_is_cut_and_said() -> None:
     assert cut.note == "the context is limited to 128 tokens by the KV budget of 5,000 bytes"
 
 
-def test_a_budget_below_two_blocks_is_refused_with_both_numbers() -> None:
-    with pytest.raises(MemoryError, match="needs 2,000 bytes and may take 1,999"):
+def test_less_than_two_blocks_is_refused_with_both_numbers_and_the_limit() -> None:
+    with pytest.raises(MemoryError, match=r"needs 2,000 bytes and may take 1,999 \(kv_budget\)"):
         plan_kv(GEOMETRY, 320, budget_bytes=1_999, available=10**9)
+    with pytest.raises(MemoryError, match=r"may take 400 \(40% of the memory that is free\)"):
+        plan_kv(GEOMETRY, 320, budget_bytes=0, available=1_000)
 
 
 def test_this_machine_has_memory_and_this_process_uses_some() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 from agentserve.engine.config import EngineConfig
 from agentserve.engine.protocol import CancelReason, GenerateRequest, Message, Started
@@ -42,6 +44,27 @@ def prompt_tokens(engine: Rig, messages: tuple[Message, ...]) -> int:
 def test_the_first_request_is_a_cold_rebuild() -> None:
     started = ask(rig(), "a", chat("one"))
     assert (started.prefix_action, started.cached_tokens, started.cache_miss_reason) == ("rebuild", 0, "cold")
+
+
+def test_a_branch_finds_the_state_that_another_branch_stored_where_they_part() -> None:
+    engine = rig()
+    ask(engine, "a", chat("alpha"))
+    second = ask(engine, "b", chat("beta"))
+    # The block that it shares most with is that of the second branch; the state at the system text's end is the first's.
+    third = ask(engine, "c", chat("best"))
+    assert third.cached_tokens == second.cached_tokens > len(SYSTEM)
+    assert engine.text("c") == cold(chat("best"))
+
+
+def test_nothing_is_kept_of_a_namespace_whose_blocks_were_evicted() -> None:
+    engine = rig(blocks=40)
+    ask(engine, "first", chat("one"), namespace="salt")
+    root = weakref.ref(engine.engine.cache.root("salt"))
+    assert root() is not None
+    for number in range(12):
+        ask(engine, f"other {number}", chat("one"), namespace=f"salt {number}")
+    assert not engine.engine.cache.knows("salt")
+    assert root() is None
 
 
 def test_the_next_turn_appends_and_computes_only_what_is_new() -> None:

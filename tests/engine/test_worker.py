@@ -139,3 +139,17 @@ def test_a_real_graph_is_loaded_and_answers(worker: WorkerProcess, tmp_path: Pat
     assert (ready.model.device, ready.self_test.passed) == ("CPU", True)
     worker.send(request("r", limit=5))
     assert isinstance(worker.receive_until(Finished)[-1], Finished)
+
+
+def test_a_model_says_how_it_writes_calls_and_that_it_is_not_told_of_tools(worker: WorkerProcess) -> None:
+    ready = worker.load(LoadModel("reference", None, tool_format="hermes", reasoning_format="think"))
+    assert isinstance(ready, Ready)
+    assert (ready.model.tool_format, ready.model.reasoning_format) == ("hermes", "think")
+    assert "the chat template takes no tools: this model is not told of any" in ready.model.notes
+
+
+def test_an_unknown_format_fails_the_load_with_the_names(worker: WorkerProcess) -> None:
+    failed = worker.load(LoadModel("reference", None, tool_format="xml"))
+    assert isinstance(failed, LoadFailed)
+    assert failed.code == "load_failed"
+    assert failed.message.startswith("no tool format is called 'xml'; there are harmony, ")
