@@ -50,6 +50,8 @@ def _parameter(option: Option) -> inspect.Parameter:
 def _shown(option: Option) -> str:
     if option.kind.name == "size" and option.default:
         return f"{option.default // 2**20}MiB"
-    words = {(): "none", False: "off", True: "on"}
-    is_word = isinstance(option.default, (bool, tuple))
-    return words[option.default] if is_word else str(option.default)
+    if isinstance(option.default, tuple):
+        return ",".join(option.default) or "none"
+    if isinstance(option.default, bool):
+        return "on" if option.default else "off"
+    return str(option.default)

@@ -54,6 +54,7 @@ def build_app(service: Service) -> ASGIApp:
             settings.max_body,
             settings.heartbeat,
             settings.log_content,
+            settings.namespace_keys,
         )
 
     app = Starlette(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..engine.protocol import MOST_TOP_LOGPROBS, GenerateRequest
 from .choices import MOST_CHOICES
-from .extensions import PIN_PREFIX, SESSION_ID
+from .extensions import PIN_PREFIX, SALTS, SESSION_ID
 from .generation_schema import Call, GenerationBody, call_of, check_body, refuse, shared_fields
 from .json_body import decode_body
 
@@ -24,22 +25,22 @@ class CompletionBody(GenerationBody, kw_only=True):
     best_of: int | None = None
 
 
-def parse_completion(body: bytes, request_id: str) -> Call:
+def parse_completion(body: bytes, request_id: str, namespace_keys: Sequence[str] = SALTS) -> Call:
     """Reads a completion request. Raises InvalidRequest, which names the field at fault in `param`."""
     wish = decode_body(body, CompletionBody)
     check_body(wish, {"best_of": (None, wish.n or 1)})
     prompts = _prompts(wish.prompt)
     _check_prompts(prompts, wish.n or 1)
     _check_logprobs(wish)
-    fields = _fields(wish)
+    fields = _fields(wish, namespace_keys)
     first, *further = (GenerateRequest(request_id, prompt=prompt, **fields) for prompt in prompts)
     if further:
         _check_single(first)
     return call_of(wish, first, *further)
 
 
-def _fields(wish: CompletionBody) -> dict[str, Any]:
-    fields = shared_fields(wish)
+def _fields(wish: CompletionBody, namespace_keys: Sequence[str]) -> dict[str, Any]:
+    fields = shared_fields(wish, namespace_keys)
     fields["max_new_tokens"] = fields["max_new_tokens"] or _DEFAULT_TOKENS
     return fields | {"suffix": wish.suffix or None, "echo": bool(wish.echo), "logprobs": wish.logprobs}
 

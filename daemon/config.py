@@ -24,6 +24,7 @@ from typing import Any, Literal
 from ..engine.protocol import REASONING_FORMATS, TOOL_FORMATS
 from . import option_kinds as kinds
 from .errors import ConfigError
+from .extensions import SALTS
 from .option_kinds import Kind
 
 Source = Literal["flag", "environment", "file", "default"]
@@ -103,6 +104,11 @@ class Settings:
         "balanced",
         kinds.choice("kept", "balanced", "rounded"),
         "Minima of Q4_1 and Q4_K weights: kept is truest to the file, rounded is fastest.",
+    )
+    namespace_keys: tuple[str, ...] = _option(
+        SALTS,
+        kinds.some_of("prompt_cache_key", *SALTS),
+        "Fields of a request that keep prefixes apart, the first that is given counts; comma-separated.",
     )
     capsule_budget: int = _option(
         2 << 30, kinds.size(), "Part of the KV cache for pins, at most half of it; 0 allows none."

@@ -15,6 +15,8 @@ T = TypeVar("T")
 _SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@-]{0,127}")
 PIN_PREFIX = "agentserve_pin_prefix"
 SESSION_ID = "agentserve_session_id"
+# Fields that name the namespace of a request, the first that is given; `prompt_cache_key` can be one too.
+SALTS = ("cache_salt", "agentserve_cache_salt")
 
 
 def first_given(*spellings: T | None) -> T | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from starlette.types import Receive, Scope, Send
@@ -20,6 +20,7 @@ from .channel import EventChannel
 from .choices import Choices, fan_out
 from .connections import why_gone
 from .errors import Cancelled, RequestError
+from .extensions import SALTS
 from .generation import after
 from .generation_schema import Call
 from .ledger import ClientGone, Entry, Ledger
@@ -37,7 +38,7 @@ class Dialect:
     """What tells routes apart: what their ids begin with, how a body is read, and how an answer is put."""
 
     prefix: str
-    parse: Callable[[bytes, str], Call]
+    parse: Callable[[bytes, str, Sequence[str]], Call]
     reply: Callable[[Answer], Reply]
 
 
@@ -51,6 +52,7 @@ class GenerationRoute:
     max_body: int
     heartbeat: float
     log_content: bool = False
+    namespace_keys: Sequence[str] = SALTS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         stream = EventStream(send)
@@ -59,7 +61,7 @@ class GenerationRoute:
             with self.ledger.entry(call_id, caller_of(scope)) as entry:
                 body = await read_body(scope, receive, self.max_body)
                 self._keep_content(entry, body)
-                call = self.dialect.parse(body, call_id)
+                call = self.dialect.parse(body, call_id, self.namespace_keys)
                 # The worker keeps the deadline too, at its next step; one that loads, hangs or was replaced can't.
                 with entry.expiring(call.generate.timeout_s):
                     async with watched(receive, lambda: entry.cancel(why_gone(scope))):

@@ -6,7 +6,7 @@ and can't be honoured is refused by name, so nothing is dropped in silence.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import msgspec
@@ -69,6 +69,7 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     guided_regex: Any = None
     guided_choice: Any = None
     guided_grammar: Any = None
+    prompt_cache_key: str | None = None
     cache_salt: str | None = None
     agentserve_cache_salt: str | None = None
     agentserve_session_id: str | None = None
@@ -130,8 +131,9 @@ def check_body(body: GenerationBody, unserved: Mapping[str, tuple[Any, ...]]) ->
         refuse(f"repetition_penalty must be above 0, got {body.repetition_penalty}", "repetition_penalty")
 
 
-def shared_fields(body: GenerationBody) -> dict[str, Any]:
-    """The fields of a `GenerateRequest` that mean the same on every route. Raises InvalidRequest."""
+def shared_fields(body: GenerationBody, namespace_keys: Sequence[str]) -> dict[str, Any]:
+    """The fields of a `GenerateRequest` that mean the same on every route; the namespace is what the first of
+    `namespace_keys` that is given says. Raises InvalidRequest."""
     limits = [limit for limit in (body.max_tokens, body.max_completion_tokens) if limit is not None]
     pin = first_given(body.agentserve_pin_prefix, body.flashrt_pin_prefix)
     return {
@@ -140,9 +142,7 @@ def shared_fields(body: GenerationBody) -> dict[str, Any]:
         "max_new_tokens": min(limits, default=None),
         "stop": _stops(body.stop),
         "timeout_s": _timeout(body),
-        "namespace": body.cache_salt
-        or first_given(body.agentserve_cache_salt, body.flashrt_cache_salt)
-        or "",
+        "namespace": _namespace(body, namespace_keys),
         "session_id": session_id(first_given(body.agentserve_session_id, body.flashrt_session_id)),
         "pin": prefix_pin(pin, body.agentserve_pin_best_effort),
         "draft_tokens": first_given(body.agentserve_draft_tokens, body.flashrt_K),
@@ -157,6 +157,15 @@ def refuse(message: str, param: str, code: str = "invalid_value") -> NoReturn:
 
 def _limits(low: float | None, high: float | None) -> str:
     return f"at least {low}" if high is None else f"between {low} and {high}"
+
+
+def _namespace(body: GenerationBody, keys: Sequence[str]) -> str:
+    given = {
+        "prompt_cache_key": body.prompt_cache_key,
+        "cache_salt": body.cache_salt,
+        "agentserve_cache_salt": first_given(body.agentserve_cache_salt, body.flashrt_cache_salt),
+    }
+    return next((salt for key in keys if (salt := given[key])), "")
 
 
 def _timeout(body: GenerationBody) -> float | None:

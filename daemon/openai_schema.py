@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
 
 from ..engine.protocol import GenerateRequest, Message
+from .extensions import SALTS
 from .generation_schema import Call, GenerationBody, call_of, check_body, refuse, shared_fields
 from .json_body import decode_body
 from .openai_logprobs import wanted_logprobs
@@ -69,16 +71,16 @@ class ChatBody(GenerationBody, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
 
 
-def parse_chat(body: bytes, request_id: str) -> Call:
+def parse_chat(body: bytes, request_id: str, namespace_keys: Sequence[str] = SALTS) -> Call:
     """Reads a chat request. Raises InvalidRequest, which names the field at fault in `param`."""
     chat = decode_body(body, ChatBody)
     check_body(chat, _UNSERVED)
     if not chat.messages:
         refuse("messages must not be empty", "messages")
-    return call_of(chat, _generate_request(chat, request_id))
+    return call_of(chat, _generate_request(chat, request_id, namespace_keys))
 
 
-def _generate_request(chat: ChatBody, request_id: str) -> GenerateRequest:
+def _generate_request(chat: ChatBody, request_id: str, namespace_keys: Sequence[str]) -> GenerateRequest:
     offered = offer(chat.tools, chat.tool_choice)
     return GenerateRequest(
         request_id=request_id,
@@ -88,7 +90,7 @@ def _generate_request(chat: ChatBody, request_id: str) -> GenerateRequest:
         parallel_tool_calls=chat.parallel_tool_calls is not False,
         required_tools=offered.required,
         logprobs=wanted_logprobs(chat.logprobs, chat.top_logprobs),
-        **shared_fields(chat),
+        **shared_fields(chat, namespace_keys),
     )
 
 

@@ -74,6 +74,18 @@ def names() -> Kind:
     return Kind("names", str, _names)
 
 
+def some_of(*allowed: str) -> Kind:
+    """A list of words out of these, or one text with commas."""
+
+    def parse(raw: Any) -> tuple[str, ...]:
+        given = _names(raw)
+        if wrong := [name for name in given if name not in allowed]:
+            raise ValueError(f"expected some of {', '.join(allowed)}, not {wrong[0]!r}")
+        return given
+
+    return Kind("names", str, parse)
+
+
 def table(values: Kind | None = None) -> Kind:
     """A TOML table from text to text, or to values of another kind."""
     parse = _text if values is None else values.parse

@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from agentserve.daemon.errors import InvalidRequest
+from agentserve.daemon.config import load_settings
+from agentserve.daemon.errors import ConfigError, InvalidRequest
 from agentserve.daemon.openai_schema import parse_chat
 from agentserve.engine.protocol import GenerateRequest, PrefixPin
 
@@ -70,3 +71,26 @@ def test_a_session_id_that_fits_no_path_is_refused(name: str) -> None:
 
 def test_no_session_id_is_an_empty_one() -> None:
     assert parsed(agentserve_session_id="").session_id is None
+
+
+SALTED = {"prompt_cache_key": "key", "cache_salt": "salt", "agentserve_cache_salt": "own"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        (("cache_salt", "agentserve_cache_salt"), "salt"),
+        (("prompt_cache_key", "cache_salt"), "key"),
+        (("agentserve_cache_salt",), "own"),
+        ((), ""),
+    ],
+)
+def test_the_first_of_the_configured_fields_is_the_namespace(keys: tuple[str, ...], expected: str) -> None:
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x"}], **SALTED}).encode()
+    assert parse_chat(body, "r", keys).generate.namespace == expected
+    assert parsed(prompt_cache_key="key").namespace == "", "by default it is a hint"
+
+
+def test_a_namespace_key_that_no_request_has_is_refused_at_the_start() -> None:
+    with pytest.raises(ConfigError, match="cache_salt, agentserve_cache_salt, not 'user'"):
+        load_settings({"namespace_keys": "cache_salt,user"}, {}, None)
