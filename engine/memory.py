@@ -19,7 +19,7 @@ _SHARE = 0.4
 # More than this many full contexts is of no use to one person's agents.
 _CONTEXTS = 16
 _M_MMAP_THRESHOLD = -3  # malloc.h
-_DROP_INTERVAL_S = 0.05
+_DROP_INTERVAL_S = 0.02
 
 
 class KvBudget(NamedTuple):

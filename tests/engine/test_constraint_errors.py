@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from agentserve.engine.constraint_errors import MOST_BYTES, MOST_LEVELS, ConstraintError
+from agentserve.engine.constraint_state import BrokenConstraint
 from agentserve.engine.protocol import Constraint
 from grammar_rig import TOKENIZER, allowed, grammar_of, schema
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 ERRORS: list[tuple[Constraint, str, str]] = [
@@ -112,6 +113,7 @@ grammars = st.lists(st.sampled_from(SYMBOLS), max_size=18).map(
 
 
 @settings(max_examples=400, deadline=None)
+@example(Constraint("lark", "start: <[3]> start", "p"))
 @given(schemas | expressions | grammars)
 def test_anything_else_is_a_grammar_or_an_error_that_says_why(constraint: Constraint) -> None:
     try:
@@ -123,7 +125,10 @@ def test_anything_else_is_a_grammar_or_an_error_that_says_why(constraint: Constr
         token = choices[len(choices) // 2]
         if token in TOKENIZER.eos_ids:
             break
-        grammar.observe(token)
+        try:
+            grammar.observe(token)
+        except BrokenConstraint:
+            return  # Some grammars are found to be too much only when text comes; that is an answer, too.
 
 
 def test_the_largest_sources_are_taken() -> None:
