@@ -7,7 +7,6 @@ a generation request that has no text.
 from __future__ import annotations
 
 import struct
-import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,7 +26,6 @@ from .generation import Generation
 from .ledger import ClientGone, Entry, Ledger
 from .router import Router, check_purpose
 from .streams import Headers, read_body, send_json, watched
-from .supervisor import Supervisor
 
 _UNREACHABLE = (CancelReason.CLIENT, CancelReason.SLOW_READER)
 _FLOAT_BYTES = 4
@@ -67,7 +65,9 @@ class Embeddings:
         check_dimensions(call.dimensions, target.name, target.dimensions)
         async with self.router.hold(target.name, "embedding") as worker:
             entry.model = worker.load.name
-            info = await self._ready(worker, entry)
+            with entry.loading():
+                info = await self.router.ready(worker)
+            entry.device = info.device
             question = Embed(entry.id, call.inputs, call.truncate)
             with entry.expiring(self.settings.embed_timeout), worker.ask(question) as channel:
                 entry.worker = worker
@@ -75,15 +75,6 @@ class Embeddings:
         entry.status = 200
         body = _body(embedded, call.format, entry)
         await send_json(send, 200, msgspec.json.encode(body), _headers(info, entry))
-
-    async def _ready(self, worker: Supervisor, entry: Entry) -> ModelInfo:
-        began = time.monotonic()
-        try:
-            info = await self.router.ready(worker)
-        finally:
-            entry.load_s = time.monotonic() - began
-        entry.device = info.device
-        return info
 
 
 def check_device(scope: Scope, served: str) -> None:

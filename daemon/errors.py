@@ -71,10 +71,15 @@ class ContextLengthExceeded(InvalidRequest):
         self.context_length = context_length
 
 
-class ModelNotFound(InvalidRequest):
-    """No model has this name; another one is never taken instead."""
+class NotFound(InvalidRequest):
+    """Nothing has the name or id that was given."""
 
     status = 404
+
+
+class ModelNotFound(NotFound):
+    """No model has this name; another one is never taken instead."""
+
     code = "model_not_found"
 
 

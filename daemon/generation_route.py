@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from starlette.types import Receive, Scope, Send
 
-from ..engine.protocol import CancelReason, ModelInfo
+from ..engine.protocol import CancelReason
 from .caller import caller_of
 from .channel import EventChannel
 from .choices import Choices, fan_out
@@ -28,7 +28,6 @@ from .openai_errors import stream_error
 from .openai_reply import Answer, Reply, frame
 from .router import Router
 from .streams import EventStream, read_body, send_json, watched
-from .supervisor import Supervisor
 
 _UNREACHABLE = (CancelReason.CLIENT, CancelReason.SLOW_READER)
 
@@ -84,7 +83,9 @@ class GenerationRoute:
         entry.model, entry.stream, entry.session = call.model, call.stream, call.generate.session_id
         async with self.router.hold(call.model) as worker:
             entry.model = worker.load.name
-            info = await self._ready(worker, entry)
+            with entry.loading():
+                info = await self.router.ready(worker)
+            entry.device = info.device
             choices = _choices(call, entry)
             reply = self.dialect.reply(Answer(entry.model, info, int(time.time()), choices))
             with choices.open(worker) as channel:
@@ -95,15 +96,6 @@ class GenerationRoute:
                     pieces = await choices.until_finished(channel)
                     entry.status = 200
                     await send_json(send, 200, reply.whole(pieces), reply.headers())
-
-    async def _ready(self, worker: Supervisor, entry: Entry) -> ModelInfo:
-        began = time.monotonic()
-        try:
-            info = await self.router.ready(worker)
-        finally:
-            entry.load_s = time.monotonic() - began
-        entry.device = info.device
-        return info
 
     async def _stream(
         self, reply: Reply, channel: EventChannel, stream: EventStream, entry: Entry, call: Call

@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from .. import __version__
-from .errors import InvalidRequest
+from .json_body import decode_own
 from .lifecycle import State
 from .service import Service
 from .snapshot import StatusSnapshot, WorkerSnapshot
@@ -45,7 +45,8 @@ def health_routes(service: Service) -> list[Route]:
         return json_response(service.snapshot())
 
     async def shutdown(request: Request) -> Response:
-        wish = _wish(await read_body(request.scope, request.receive, _MAX_BODY))
+        body = await read_body(request.scope, request.receive, _MAX_BODY)
+        wish = decode_own(body or b"{}", _Shutdown)
         service.request_shutdown(wish.drain)
         return json_response({"stopping": True, "active": len(service.ledger.active)}, 202)
 
@@ -61,13 +62,6 @@ def health_routes(service: Service) -> list[Route]:
 
 class _Shutdown(msgspec.Struct):
     drain: bool = True
-
-
-def _wish(body: bytes) -> _Shutdown:
-    try:
-        return msgspec.json.decode(body or b"{}", type=_Shutdown)
-    except msgspec.DecodeError as error:
-        raise InvalidRequest(f"The request body is wrong: {error}", code="invalid_json") from None
 
 
 def _health(snapshot: StatusSnapshot) -> dict[str, Any]:

@@ -85,6 +85,15 @@ class Entry:
             self.task.cancel()
 
     @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Notes how long the block waits for the model, also when it fails."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.load_s = time.monotonic() - began
+
+    @contextmanager
     def expiring(self, seconds: float | None) -> Iterator[None]:
         """Cancels the request if the block takes longer than that; None gives it all the time."""
         if seconds is None:

@@ -24,8 +24,9 @@ from ..engine.protocol import (
     Unpin,
     Unpinned,
 )
-from .errors import InvalidRequest
+from .errors import InvalidRequest, NotFound
 from .health import json_response
+from .json_body import decode_own
 from .ledger import ClientGone
 from .openai_schema import parse_chat
 from .questions import ask, loaded_workers, new_id
@@ -125,10 +126,7 @@ async def _lists(router: Router, model: str | None, salt: str | None) -> list[tu
 
 
 def _parse(body: bytes) -> PinBody:
-    try:
-        wish = msgspec.json.decode(body, type=PinBody)
-    except msgspec.DecodeError as error:
-        raise InvalidRequest(f"The request body is wrong: {error}", code="invalid_json") from None
+    wish = decode_own(body, PinBody)
     given = [
         key
         for key, value in (("messages", wish.messages), ("text", wish.text), ("from", wish.from_request))
@@ -194,6 +192,4 @@ def _budgets(found: PinList, model: str) -> dict[str, Any]:
 
 
 def _not_found(name: str) -> NoReturn:
-    error = InvalidRequest(f"There is no pin {name!r}", param="name", code="pin_not_found")
-    error.status = 404
-    raise error
+    raise NotFound(f"There is no pin {name!r}", param="name", code="pin_not_found")

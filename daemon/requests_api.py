@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ..engine.protocol import CancelReason
-from .errors import InvalidRequest
+from .errors import InvalidRequest, NotFound
 from .health import json_response
 from .ledger import Entry
 from .records import record_of
@@ -122,10 +122,5 @@ def _number(text: str | None, name: str, default: int | None) -> int | None:
 
 
 def _not_found(name: str) -> NoReturn:
-    error = InvalidRequest(
-        f"There is no request {name!r} among those that run and the last that ended",
-        param="id",
-        code="request_not_found",
-    )
-    error.status = 404
-    raise error
+    text = f"There is no request {name!r} among those that run and the last that ended"
+    raise NotFound(text, param="id", code="request_not_found")

@@ -23,9 +23,10 @@ from ..engine.session_protocol import (
     SessionList,
     TruncateSession,
 )
-from .errors import InvalidRequest
+from .errors import InvalidRequest, NotFound
 from .extensions import session_id
 from .health import json_response
+from .json_body import decode_own
 from .questions import ask, loaded_workers, new_id
 from .router import Router
 from .streams import read_body
@@ -65,14 +66,14 @@ def session_routes(router: Router) -> list[Route]:
         return json_response(_object(*await _named(router, request)))
 
     async def fork(request: Request) -> Response:
-        wish = _decode(await read_body(request.scope, request.receive, _MAX_BODY), ForkBody)
+        wish = decode_own(await _body(request), ForkBody)
         name = session_id(wish.session_id, "session_id")
         found = await _named(router, request)
         command = ForkSession(new_id("session"), found.session.id, found.session.namespace, name)
         return json_response(await _done(found.worker, command), 201)
 
     async def truncate(request: Request) -> Response:
-        wish = _decode(await read_body(request.scope, request.receive, _MAX_BODY), TruncateBody)
+        wish = decode_own(await _body(request), TruncateBody)
         _check(wish)
         found = await _named(router, request)
         session = found.session
@@ -112,13 +113,11 @@ async def _named(router: Router, request: Request) -> _Found:
     if len(found) == 1:
         return found[0]
     if not found:
-        error = InvalidRequest(f"There is no session {name!r}", param="id", code="session_not_found")
-        error.status = 404
-    else:
-        models = " and ".join(worker.load.name for worker, _ in found)
-        text = f"{models} have a session {name!r} each; say which with ?model="
-        error = InvalidRequest(text, param="model", code="session_ambiguous")
-        error.status = 409
+        raise NotFound(f"There is no session {name!r}", param="id", code="session_not_found")
+    models = " and ".join(worker.load.name for worker, _ in found)
+    text = f"{models} have a session {name!r} each; say which with ?model="
+    error = InvalidRequest(text, param="model", code="session_ambiguous")
+    error.status = 409
     raise error
 
 
@@ -134,11 +133,8 @@ def _object(worker: Supervisor, session: SessionInfo) -> dict[str, Any]:
     return {"id": shown.pop("id"), "model": worker.load.name, **shown}
 
 
-def _decode(body: bytes, kind: type[Any]) -> Any:
-    try:
-        return msgspec.json.decode(body or b"{}", type=kind)
-    except msgspec.DecodeError as error:
-        raise InvalidRequest(f"The request body is wrong: {error}", code="invalid_json") from None
+async def _body(request: Request) -> bytes:
+    return await read_body(request.scope, request.receive, _MAX_BODY) or b"{}"
 
 
 def _check(wish: TruncateBody) -> None:

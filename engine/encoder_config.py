@@ -79,7 +79,7 @@ def read_encoder_config(metadata: Metadata, tensors: Mapping[str, TensorInfo]) -
         positions=positions,
         token_types=_rows("token_types.weight", tensors),
         context_length=_context_length(keys, positions),
-        norm_eps=_norm_eps(keys),
+        norm_eps=keys.epsilon("attention.layer_norm_epsilon"),
         pooling=_pooling(keys, metadata),
         normalize=metadata.flag(NORMALIZE, True),
     )
@@ -119,13 +119,6 @@ def _context_length(keys: ArchitectureMetadata, positions: int) -> int:
     if not 2 < context <= positions:
         raise corrupt(f"{keys.key('context_length')} is {context}, but there are {positions} positions")
     return context
-
-
-def _norm_eps(keys: ArchitectureMetadata) -> float:
-    epsilon = keys.number("attention.layer_norm_epsilon", 0.0)
-    if not 0 < epsilon < 1:
-        raise corrupt(f"{keys.key('attention.layer_norm_epsilon')} is missing or senseless")
-    return epsilon
 
 
 def _pooling(keys: ArchitectureMetadata, metadata: Metadata) -> Pooling:

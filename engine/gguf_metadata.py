@@ -100,6 +100,13 @@ class ArchitectureMetadata:
     def number(self, suffix: str, default: float) -> float:
         return self._metadata.number(self.key(suffix), default)
 
+    def epsilon(self, suffix: str) -> float:
+        """What a norm adds under its root, between 0 and 1."""
+        value = self.number(suffix, 0.0)
+        if not 0 < value < 1:
+            raise corrupt(f"{self.key(suffix)} is missing or senseless")
+        return value
+
     def text(self, suffix: str, default: str) -> str:
         return self._metadata.text(self.key(suffix), default) or default
 

@@ -118,7 +118,7 @@ def read_config(
         feed_forward=keys.size("feed_forward_length"),
         vocab_size=_vocab_size(tensors),
         context_length=context,
-        rms_eps=_rms_eps(keys),
+        rms_eps=keys.epsilon("attention.layer_norm_rms_epsilon"),
         rope=read_rope(keys, head_dim, keys.size("context_length"), rope_factors),
         interleaved_qk=family.interleaved_qk,
         qk_norm=family.qk_norm,
@@ -210,13 +210,6 @@ def _kv_heads(keys: ArchitectureMetadata, heads: int) -> int:
     if heads % kv_heads:
         raise corrupt(f"{heads} heads can't share {kv_heads} key-value heads")
     return kv_heads
-
-
-def _rms_eps(keys: ArchitectureMetadata) -> float:
-    epsilon = keys.number("attention.layer_norm_rms_epsilon", 0.0)
-    if not 0 < epsilon < 1:
-        raise corrupt(f"{keys.key('attention.layer_norm_rms_epsilon')} is missing or senseless")
-    return epsilon
 
 
 def _vocab_size(tensors: Mapping[str, TensorInfo]) -> int:

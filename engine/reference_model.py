@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from .backend import Backend
@@ -42,10 +44,10 @@ def open_reference(spec: LoadModel) -> Backend:
     )
 
 
-def byte_tokenizer() -> Tokenizer:
-    """One token a byte, and ChatML's control tokens behind them."""
-    texts = [*byte_alphabet(), *_CONTROL]
-    types = [TokenType.NORMAL] * 256 + [TokenType.CONTROL] * len(_CONTROL)
+def byte_tokenizer(control: Sequence[str] = _CONTROL) -> Tokenizer:
+    """One token a byte, and control tokens behind them, ChatML's or others with `<|im_end|>` among them."""
+    texts = [*byte_alphabet(), *control]
+    types = [TokenType.NORMAL] * 256 + [TokenType.CONTROL] * len(control)
     keys = Metadata(
         {
             "tokenizer.ggml.model": "gpt2",

@@ -19,7 +19,6 @@ from agentserve.engine.protocol import (
     PinDone,
     PinList,
     PinRefused,
-    Started,
     Unpin,
     Unpinned,
 )
@@ -57,13 +56,6 @@ class CapsuleRig(Rig):
         request = replace(GenerateRequest(request_id, (Message("user", text),)), **fields)  # type: ignore[arg-type]
         self.intake.recent.remember(request_id, request.namespace, self.prompter.prompt(request))
         return sequence
-
-    def ask(self, request_id: str, messages: tuple[Message, ...], **fields: object) -> Started:
-        """Runs one request to its end, saves what it left, and returns how it was started."""
-        self.submit(request_id, messages=messages, **fields)
-        self.settle()
-        (started,) = [e for e in self.events if isinstance(e, Started) and e.request_id == request_id]
-        return started
 
     def settle(self) -> None:
         """Runs until nothing is left to compute or to save."""

@@ -17,6 +17,7 @@ from agentserve.engine.protocol import (
     Message,
     RequestEvent,
     SamplingParams,
+    Started,
     TextDelta,
 )
 from agentserve.engine.reference_model import open_reference
@@ -24,6 +25,14 @@ from agentserve.engine.runner import Logits, Runner, StepPlan
 from agentserve.engine.sequence import Sequence, Stamps
 
 GREEDY = SamplingParams(temperature=0.0)
+SYSTEM = "You are a careful agent. " * 12  # nine blocks of one-byte tokens and some
+
+
+def chat(*texts: str, system: str = SYSTEM) -> tuple[Message, ...]:
+    """A system text, then user and assistant in turn."""
+    roles = ("user", "assistant")
+    turns = [Message(roles[i % 2], text) for i, text in enumerate(texts)]  # type: ignore[arg-type]
+    return (Message("system", system), *turns)
 
 
 class RecordingRunner:
@@ -84,6 +93,17 @@ class Rig:
         while self.engine.step():
             pass
         self.engine.integrity.whole()
+
+    def ask(self, request_id: str, messages: tuple[Message, ...], **fields: object) -> Started:
+        """Runs one request to its end and returns how it was started."""
+        self.submit(request_id, messages=messages, **fields)
+        self.settle()
+        (started,) = [e for e in self.events if isinstance(e, Started) and e.request_id == request_id]
+        return started
+
+    def settle(self) -> None:
+        """Runs until nothing is left to do."""
+        self.run()
 
     def text(self, request_id: str = "r") -> str:
         return "".join(e.text for e in self.events if isinstance(e, TextDelta) and e.request_id == request_id)

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import numpy as np
 from agentserve.engine.backend import Backend
-from agentserve.engine.gguf_metadata import Metadata
-from agentserve.engine.gguf_tokenizer import TokenType, byte_alphabet
 from agentserve.engine.protocol import LoadModel, SamplingParams
+from agentserve.engine.reference_model import byte_tokenizer
 from agentserve.engine.runner import KvGeometry, Logits, SequenceSlice, StepPlan
 from agentserve.engine.templates import ChatTemplate
 from agentserve.engine.tokenise import Tokenizer
@@ -82,17 +81,7 @@ TEMPLATES = {
 
 def scripted_tokenizer() -> Tokenizer:
     """One token a byte, and control tokens behind them."""
-    texts = [*byte_alphabet(), *_CONTROLS]
-    types = [TokenType.NORMAL] * 256 + [TokenType.CONTROL] * len(_CONTROLS)
-    keys = {
-        "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": "gpt-2",
-        "tokenizer.ggml.tokens": texts,
-        "tokenizer.ggml.merges": [],
-        "tokenizer.ggml.token_type": np.array(types, np.int32),
-        "tokenizer.ggml.eos_token_id": texts.index("<|im_end|>"),
-    }
-    return Tokenizer(Metadata(keys), len(texts))
+    return byte_tokenizer(_CONTROLS)
 
 
 class ScriptedRunner:

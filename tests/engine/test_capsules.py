@@ -25,20 +25,14 @@ from agentserve.engine.protocol import (
 from agentserve.engine.runner import KvGeometry
 from agentserve.engine.runner_reference import ReferenceRunner
 from capsule_rig import CapsuleRig
+from engine_rig import chat
 
-SYSTEM = "You are a careful agent. " * 12  # nine blocks of one-byte tokens and some
 CONFIG = EngineConfig(context_length=2048, exact=True)
 
 
 def rig(folder: Path | None = None, **fields: object) -> CapsuleRig:
     base = {"config": CONFIG, "blocks": 200, "endless": True, "folder": folder}
     return CapsuleRig(**{**base, **fields})  # type: ignore[arg-type]
-
-
-def chat(*texts: str) -> tuple[Message, ...]:
-    roles = ("user", "assistant")
-    turns = [Message(roles[i % 2], text) for i, text in enumerate(texts)]  # type: ignore[arg-type]
-    return (Message("system", SYSTEM), *turns)
 
 
 def cold(messages: tuple[Message, ...]) -> str:

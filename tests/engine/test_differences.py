@@ -8,9 +8,8 @@ from agentserve.engine.config import EngineConfig
 from agentserve.engine.differences import MOST_CHARACTERS
 from agentserve.engine.protocol import Message, Started
 from capsule_rig import CapsuleRig
-from engine_rig import Rig
+from engine_rig import SYSTEM, Rig, chat
 
-SYSTEM = "You are a careful agent. " * 12
 CONFIG = EngineConfig(context_length=2048, exact=True)
 
 
@@ -18,17 +17,8 @@ def rig() -> Rig:
     return Rig(CONFIG, blocks=200, endless=True)
 
 
-def chat(*texts: str, system: str = SYSTEM) -> tuple[Message, ...]:
-    roles = ("user", "assistant")
-    turns = [Message(roles[i % 2], text) for i, text in enumerate(texts)]  # type: ignore[arg-type]
-    return (Message("system", system), *turns)
-
-
 def ask(engine: Rig, name: str, messages: tuple[Message, ...], **fields: object) -> Started:
-    engine.submit(name, messages=messages, **{"explain": True, **fields})
-    engine.run()
-    (started,) = [e for e in engine.events if isinstance(e, Started) and e.request_id == name]
-    return started
+    return engine.ask(name, messages, **{"explain": True, **fields})
 
 
 def forget_conversations(engine: Rig) -> None:

@@ -18,20 +18,14 @@ from agentserve.engine.protocol import (
     Started,
 )
 from capsule_rig import CapsuleRig
+from engine_rig import SYSTEM, chat
 
-SYSTEM = "You are a careful agent. " * 12  # nine blocks of one-byte tokens
 CONFIG = EngineConfig(context_length=2048, exact=True)
 BLOCK = 32
 
 
 def rig(**fields: object) -> CapsuleRig:
     return CapsuleRig(**{"config": CONFIG, "blocks": 200, "endless": True, **fields})  # type: ignore[arg-type]
-
-
-def chat(*texts: str) -> tuple[Message, ...]:
-    roles = ("user", "assistant")
-    turns = [Message(roles[i % 2], text) for i, text in enumerate(texts)]  # type: ignore[arg-type]
-    return (Message("system", SYSTEM), *turns)
 
 
 def length(engine: CapsuleRig, messages: tuple[Message, ...]) -> int:

@@ -13,7 +13,6 @@ from agentserve.engine.protocol import (
     Message,
     SessionAnswer,
     SessionCommand,
-    Started,
 )
 from agentserve.engine.session_protocol import (
     DeleteSession,
@@ -26,9 +25,8 @@ from agentserve.engine.session_protocol import (
     TruncateSession,
 )
 from capsule_rig import CapsuleRig
-from engine_rig import Rig
+from engine_rig import SYSTEM, Rig, chat
 
-SYSTEM = "You are a careful agent. " * 12  # nine blocks of one-byte tokens
 CONFIG = EngineConfig(context_length=2048, exact=True)
 Answer = TypeVar("Answer", SessionList, SessionDone, SessionRefused)
 
@@ -37,22 +35,9 @@ def rig(blocks: int = 200) -> Rig:
     return Rig(CONFIG, blocks=blocks, endless=True)
 
 
-def chat(*texts: str) -> tuple[Message, ...]:
-    roles = ("user", "assistant")
-    turns = [Message(roles[i % 2], text) for i, text in enumerate(texts)]  # type: ignore[arg-type]
-    return (Message("system", SYSTEM), *turns)
-
-
-def ask(engine: Rig, name: str, messages: tuple[Message, ...], **fields: object) -> Started:
-    engine.submit(name, messages=messages, **fields)
-    engine.run()
-    (started,) = [e for e in engine.events if isinstance(e, Started) and e.request_id == name]
-    return started
-
-
 def cold(messages: tuple[Message, ...], **fields: object) -> str:
     fresh = rig()
-    ask(fresh, "cold", messages, **fields)
+    fresh.ask("cold", messages, **fields)
     return fresh.text("cold")
 
 
@@ -79,8 +64,8 @@ def tokens(engine: Rig, messages: tuple[Message, ...]) -> tuple[int, ...]:
 
 def test_a_session_says_what_it_holds_and_what_happened_last() -> None:
     engine = rig()
-    ask(engine, "a", chat("one"), session_id="mine")
-    ask(engine, "b", chat("one", engine.text("a"), "two"), session_id="mine")
+    engine.ask("a", chat("one"), session_id="mine")
+    engine.ask("b", chat("one", engine.text("a"), "two"), session_id="mine")
     (mine,) = sessions(engine)
     assert (mine.id, mine.last_action, mine.turns, mine.hits, mine.running) == ("mine", "append", 2, 1, 0)
     # All but the token that was sampled last is computed.
@@ -95,8 +80,8 @@ def test_a_session_says_what_it_holds_and_what_happened_last() -> None:
 def test_the_latest_comes_first_and_namespaces_are_apart() -> None:
     engine = rig()
     for name in ("a", "b"):
-        ask(engine, name, chat(name), session_id=name)
-    ask(engine, "c", chat("c"), session_id="a", namespace="other")
+        engine.ask(name, chat(name), session_id=name)
+    engine.ask("c", chat("c"), session_id="a", namespace="other")
     assert [(one.id, one.namespace) for one in sessions(engine)] == [("a", "other"), ("b", ""), ("a", "")]
     assert [one.id for one in sessions(engine, namespace="")] == ["b", "a"]
     assert [one.namespace for one in sessions(engine, session_id="a")] == ["other", ""]
@@ -104,13 +89,13 @@ def test_the_latest_comes_first_and_namespaces_are_apart() -> None:
 
 def test_a_session_whose_blocks_were_evicted_is_lost_and_may_still_be_named() -> None:
     engine = rig(blocks=40)
-    ask(engine, "a", chat("first " * 40), session_id="old", max_new_tokens=4)
+    engine.ask("a", chat("first " * 40), session_id="old", max_new_tokens=4)
     for number in range(4):
-        ask(engine, f"b{number}", (Message("user", f"{number} other " * 70),), max_new_tokens=4)
+        engine.ask(f"b{number}", (Message("user", f"{number} other " * 70),), max_new_tokens=4)
     (old,) = sessions(engine, session_id="old")
     assert old.tier in {"part", "lost"}
     assert old.pool_tokens < old.tokens // 32 * 32
-    assert ask(engine, "c", chat("first " * 40), session_id="old", max_new_tokens=4).session_id == "old"
+    assert engine.ask("c", chat("first " * 40), session_id="old", max_new_tokens=4).session_id == "old"
     assert engine.text("c") == cold(chat("first " * 40), max_new_tokens=4)
 
 
@@ -128,14 +113,14 @@ def test_a_session_that_the_pool_lost_is_found_on_disk(tmp_path: Path) -> None:
 
 def test_a_fork_goes_on_by_itself_and_shares_the_blocks() -> None:
     engine = rig()
-    ask(engine, "a", chat("one"), session_id="trunk")
+    engine.ask("a", chat("one"), session_id="trunk")
     before = engine.engine.cache.blocks.cached
     made = answer(engine, ForkSession("f", "trunk", new_id="branch"), SessionDone).session
     assert engine.engine.cache.blocks.cached == before
     trunk, branch = sessions(engine, session_id="trunk")[0], sessions(engine, session_id="branch")[0]
     assert (made.id, made.last_action, made.tokens) == ("branch", "fork", trunk.tokens)
     following = chat("one", engine.text("a"), "and then?")
-    started = ask(engine, "b", following, session_id="branch")
+    started = engine.ask("b", following, session_id="branch")
     assert (started.prefix_action, started.session_id) == ("append", "branch")
     assert started.cached_tokens == branch.tokens
     assert engine.text("b") == cold(following)
@@ -144,15 +129,15 @@ def test_a_fork_goes_on_by_itself_and_shares_the_blocks() -> None:
 
 def test_a_retry_of_one_branch_leaves_the_other_as_it_was() -> None:
     engine = rig()
-    ask(engine, "a", chat("one"), session_id="trunk")
+    engine.ask("a", chat("one"), session_id="trunk")
     answer(engine, ForkSession("f", "trunk", new_id="branch"), SessionDone)
     (branch,) = sessions(engine, session_id="branch")
     edited = chat("another question")
-    started = ask(engine, "b", edited, session_id="trunk")
+    started = engine.ask("b", edited, session_id="trunk")
     assert (started.prefix_action, started.session_id) == ("truncate", "trunk")
     assert sessions(engine, session_id="branch") == (branch,)
     following = chat("one", engine.text("a"), "two")
-    again = ask(engine, "c", following, session_id="branch")
+    again = engine.ask("c", following, session_id="branch")
     assert (again.prefix_action, again.cached_tokens) == ("append", branch.tokens)
     assert engine.text("b") == cold(edited)
     assert engine.text("c") == cold(following)
@@ -160,16 +145,16 @@ def test_a_retry_of_one_branch_leaves_the_other_as_it_was() -> None:
 
 def test_a_request_without_a_name_goes_on_with_the_original_and_not_with_its_fork() -> None:
     engine = rig()
-    original = ask(engine, "a", chat("one")).session_id
+    original = engine.ask("a", chat("one")).session_id
     assert original is not None
     answer(engine, ForkSession("f", original), SessionDone)
-    assert ask(engine, "b", chat("one", engine.text("a"), "two")).session_id == original
+    assert engine.ask("b", chat("one", engine.text("a"), "two")).session_id == original
 
 
 def test_a_name_that_is_new_starts_a_session_and_leaves_the_one_with_the_same_text() -> None:
     engine = rig()
-    first = ask(engine, "a", chat("one")).session_id
-    started = ask(engine, "b", chat("one", engine.text("a"), "two"), session_id="new")
+    first = engine.ask("a", chat("one")).session_id
+    started = engine.ask("b", chat("one", engine.text("a"), "two"), session_id="new")
     assert (started.prefix_action, started.session_id) == ("fork", "new")
     assert started.cached_tokens > len(SYSTEM)
     assert {one.id for one in sessions(engine)} == {first, "new"}
@@ -178,7 +163,7 @@ def test_a_name_that_is_new_starts_a_session_and_leaves_the_one_with_the_same_te
 def test_a_fork_under_a_name_that_exists_is_refused() -> None:
     engine = rig()
     for name in ("a", "b"):
-        ask(engine, name, chat(name), session_id=name)
+        engine.ask(name, chat(name), session_id=name)
     before = sessions(engine)
     refused = answer(engine, ForkSession("f", "a", new_id="b"), SessionRefused)
     assert (refused.status, refused.code, refused.param) == (409, "session_exists", "session_id")
@@ -190,13 +175,13 @@ def test_a_fork_under_a_name_that_exists_is_refused() -> None:
 
 def test_after_a_cut_the_next_request_extends_what_was_left() -> None:
     engine = rig()
-    ask(engine, "a", chat("one"), session_id="mine")
+    engine.ask("a", chat("one"), session_id="mine")
     # The model has recurrent state, which was stored behind the system text.
     end = engine.prompter.prompt(GenerateRequest("", chat("one"))).stable + 5
     cut = answer(engine, TruncateSession("t", "mine", tokens=end), SessionDone).session
     assert (cut.tokens, cut.last_action) == (end, "truncate")
     prompt = (*tokens(engine, chat("one"))[:end], *b"!something else that follows")
-    started = ask(engine, "b", (), prompt=prompt, session_id="mine")
+    started = engine.ask("b", (), prompt=prompt, session_id="mine")
     assert (started.prefix_action, started.first_difference) == ("append", None)
     assert (started.cached_tokens, started.cache_miss_reason) == (end - 5, "no_checkpoint")
     assert engine.text("b") == cold((), prompt=prompt)
@@ -204,36 +189,36 @@ def test_after_a_cut_the_next_request_extends_what_was_left() -> None:
 
 def test_a_cut_session_is_what_its_next_request_is_compared_with_whatever_others_hold() -> None:
     engine = rig()
-    ask(engine, "a", chat("one question"), session_id="trunk")
+    engine.ask("a", chat("one question"), session_id="trunk")
     answer(engine, ForkSession("f", "trunk", new_id="branch"), SessionDone)
     answer(engine, TruncateSession("t", "branch", drop_turns=1), SessionDone)
-    started = ask(engine, "b", chat("one answer"), session_id="branch")
+    started = engine.ask("b", chat("one answer"), session_id="branch")
     assert (started.prefix_action, started.session_id) == ("append", "branch")
     assert started.first_difference is None
 
 
 def test_dropping_the_last_turn_is_an_undo() -> None:
     engine = rig()
-    ask(engine, "a", chat("one"), session_id="mine")
+    engine.ask("a", chat("one"), session_id="mine")
     second = chat("one", engine.text("a"), "two")
-    ask(engine, "b", second, session_id="mine")
+    engine.ask("b", second, session_id="mine")
     turn_start = engine.prompter.prompt(GenerateRequest("", second)).turn_start
     cut = answer(engine, TruncateSession("t", "mine", drop_turns=1), SessionDone).session
     assert (cut.tokens, cut.turns) == (turn_start, 1)
     other = chat("one", engine.text("a"), "instead of two")
-    started = ask(engine, "c", other, session_id="mine")
+    started = engine.ask("c", other, session_id="mine")
     assert started.prefix_action == "append"
     assert engine.text("c") == cold(other)
 
 
 def test_cutting_one_branch_takes_nothing_from_the_other() -> None:
     engine = rig()
-    ask(engine, "a", chat("one"), session_id="trunk")
+    engine.ask("a", chat("one"), session_id="trunk")
     answer(engine, ForkSession("f", "trunk", new_id="branch"), SessionDone)
     answer(engine, TruncateSession("t", "trunk", tokens=40), SessionDone)
     (branch,) = sessions(engine, session_id="branch")
     assert branch.tokens > 300
-    started = ask(engine, "b", chat("one", engine.text("a"), "two"), session_id="branch")
+    started = engine.ask("b", chat("one", engine.text("a"), "two"), session_id="branch")
     assert started.cached_tokens == branch.tokens
 
 
@@ -243,7 +228,7 @@ def test_cutting_one_branch_takes_nothing_from_the_other() -> None:
 )
 def test_a_cut_to_more_than_there_is_names_the_limit(wish: dict[str, int], param: str) -> None:
     engine = rig()
-    ask(engine, "a", chat("one"), session_id="mine")
+    engine.ask("a", chat("one"), session_id="mine")
     (before,) = sessions(engine)
     refused = answer(engine, TruncateSession("t", "mine", **wish), SessionRefused)
     assert (refused.status, refused.code, refused.param) == (400, "invalid_value", param)
@@ -256,10 +241,10 @@ def test_a_cut_to_more_than_there_is_names_the_limit(wish: dict[str, int], param
 
 def test_a_session_that_is_forgotten_leaves_what_was_computed() -> None:
     engine = rig()
-    ask(engine, "a", chat("one"), session_id="mine")
+    engine.ask("a", chat("one"), session_id="mine")
     gone = answer(engine, DeleteSession("d", "mine"), SessionDone).session
     assert (gone.id, sessions(engine)) == ("mine", ())
-    started = ask(engine, "b", chat("one"))
+    started = engine.ask("b", chat("one"))
     assert (started.prefix_action, started.cached_tokens) == ("exact", len(tokens(engine, chat("one"))) - 1)
 
 
@@ -269,14 +254,14 @@ def test_a_session_that_is_forgotten_leaves_what_was_computed() -> None:
 )
 def test_a_session_that_does_not_exist_is_refused(command: SessionCommand) -> None:
     engine = rig()
-    ask(engine, "a", chat("one"), session_id="no", namespace="other")
+    engine.ask("a", chat("one"), session_id="no", namespace="other")
     refused = answer(engine, command, SessionRefused)
     assert (refused.status, refused.code) == (404, "session_not_found")
 
 
 def test_a_running_session_is_neither_cut_nor_forgotten_but_may_be_forked() -> None:
     engine = rig()
-    ask(engine, "a", chat("one"), session_id="mine")
+    engine.ask("a", chat("one"), session_id="mine")
     (before,) = sessions(engine)
     engine.submit("b", messages=chat("one", engine.text("a"), "two"), session_id="mine")
     engine.engine.step()

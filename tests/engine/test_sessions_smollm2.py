@@ -24,10 +24,7 @@ def engine(smollm2: Path) -> Rig:
 
 
 def ask(engine: Rig, name: str, prompt: tuple[int, ...], **fields: object) -> Started:
-    engine.submit(name, messages=(), prompt=prompt, max_new_tokens=10, **fields)
-    engine.run()
-    (started,) = [e for e in engine.events if isinstance(e, Started) and e.request_id == name]
-    return started
+    return engine.ask(name, (), prompt=prompt, max_new_tokens=10, **fields)
 
 
 def test_cut_and_forked_sessions_go_on_as_a_cold_engine_would(engine: Rig) -> None:
