@@ -14,23 +14,22 @@ from agentserve.engine.runner_reference import ReferenceRunner
 from capsule_world import CapsuleWorld
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from hypothesis.stateful import precondition, rule
+from world_moves import CHOICES, NAMES, capsule_moves
 
 # An engine that is killed leaves its half-written file open: here its process lives on.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 TEXTS = ["go", "list the files", "list the folders", "read main.py and tell me what it does " * 3]
-NAMES = ["one", "two"]
-CHOICES = st.integers(0, 7)
 
 
-class CapsuleMachine(RuleBasedStateMachine):
+class CapsuleMachine(capsule_moves(TEXTS, most_steps=30)):
     """Turns, edits, pins, restarts, kills and flipped bits in any order; the world checks each answer."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._folder = tempfile.TemporaryDirectory()
-        self.world = CapsuleWorld(Path(self._folder.name))
+        self.folder = tempfile.TemporaryDirectory()
+        self.world = CapsuleWorld(Path(self.folder.name))
 
     @rule(system=st.integers(0, 1), text=st.sampled_from(TEXTS))
     def start(self, system: int, text: str) -> None:
@@ -46,31 +45,9 @@ class CapsuleMachine(RuleBasedStateMachine):
     def edit(self, index: int, text: str) -> None:
         self.world.edit(index, text)
 
-    @precondition(lambda self: self.world.chats)
-    @rule(index=CHOICES, name=st.sampled_from(NAMES))
-    def pin(self, index: int, name: str) -> None:
-        self.world.pin(index, name)
-
-    @rule(name=st.sampled_from(NAMES))
-    def unpin(self, name: str) -> None:
-        self.world.unpin(name)
-
-    @rule()
-    def restart(self) -> None:
-        self.world.restart()
-
-    @precondition(lambda self: self.world.chats)
-    @rule(index=CHOICES, text=st.sampled_from(TEXTS), steps=st.integers(0, 30))
-    def die(self, index: int, text: str, steps: int) -> None:
-        self.world.die(index, text, steps)
-
     @rule(index=CHOICES, place=st.integers(0, 1 << 20))
     def damage(self, index: int, place: int) -> None:
         self.world.damage(index, place)
-
-    def teardown(self) -> None:
-        self.world.close()
-        self._folder.cleanup()
 
 
 CapsuleMachine.TestCase.settings = settings(max_examples=15, stateful_step_count=14, deadline=None)

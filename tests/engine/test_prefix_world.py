@@ -10,52 +10,24 @@ from agentserve.engine import block_cache
 from agentserve.engine.engine import Engine
 from agentserve.engine.sequence import Sequence
 from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from prefix_world import PrefixWorld
+from world_moves import conversation_moves
 
-TEXTS = st.sampled_from(
-    [
-        "go",
-        "list the files",
-        "list the folders",
-        "read main.py " * 4,
-        "read main.py and tell me what it does " * 3,
-    ]
-)
-CHOICES = st.integers(0, 7)
+TEXTS = [
+    "go",
+    "list the files",
+    "list the folders",
+    "read main.py " * 4,
+    "read main.py and tell me what it does " * 3,
+]
 
 
-class PrefixMachine(RuleBasedStateMachine):
+class PrefixMachine(conversation_moves(TEXTS, most_steps=9)):
     """Turns, retries, edits, branches and hang-ups in any order; the world checks each answer and the books."""
 
     def __init__(self) -> None:
         super().__init__()
         self.world = PrefixWorld()
-
-    @rule(system=st.integers(0, 1), text=TEXTS, namespace=st.sampled_from(["", "other"]))
-    def start(self, system: int, text: str, namespace: str) -> None:
-        self.world.start(system, text, namespace)
-
-    @precondition(lambda self: self.world.chats)
-    @rule(index=CHOICES, text=TEXTS)
-    def next_turn(self, index: int, text: str) -> None:
-        self.world.next_turn(index, text)
-
-    @precondition(lambda self: self.world.chats)
-    @rule(index=CHOICES)
-    def retry(self, index: int) -> None:
-        self.world.retry(index)
-
-    @precondition(lambda self: self.world.chats)
-    @rule(index=CHOICES, text=TEXTS)
-    def edit(self, index: int, text: str) -> None:
-        self.world.edit(index, text)
-
-    @precondition(lambda self: self.world.chats)
-    @rule(index=CHOICES, text=TEXTS, steps=st.integers(0, 9))
-    def abort(self, index: int, text: str, steps: int) -> None:
-        self.world.abort(index, text, steps)
 
 
 PrefixMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=14, deadline=None)

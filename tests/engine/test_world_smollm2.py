@@ -19,9 +19,8 @@ from agentserve.engine.runner import Runner
 from agentserve.engine.runner_openvino import OpenVinoRunner
 from capsule_world import CapsuleWorld, Models
 from hypothesis import HealthCheck, Phase, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from prefix_world import Oracle
+from world_moves import capsule_moves, conversation_moves
 
 pytestmark = [
     pytest.mark.model,
@@ -29,8 +28,6 @@ pytestmark = [
 ]
 
 TEXTS = ["go", "list the files", "list the folders", "read main.py and tell me what it does"]
-NAMES = ["one", "two"]
-CHOICES = st.integers(0, 7)
 BLOCKS, STEPS = 14, 12
 
 
@@ -63,61 +60,15 @@ def models(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Models:
     return Models(opened(), Oracle(opened()))
 
 
-class SmolMachine(RuleBasedStateMachine):
+class SmolMachine(conversation_moves(TEXTS, most_steps=6), capsule_moves(TEXTS, most_steps=6)):
     """Everything that agents, people and disks do, in any order; the world checks each answer and the books."""
 
     models: Models
 
     def __init__(self) -> None:
         super().__init__()
-        self._folder = tempfile.TemporaryDirectory()
-        self.world = CapsuleWorld(Path(self._folder.name), BLOCKS, self.models)
-
-    @rule(system=st.integers(0, 1), text=st.sampled_from(TEXTS), namespace=st.sampled_from(["", "other"]))
-    def start(self, system: int, text: str, namespace: str) -> None:
-        self.world.start(system, text, namespace)
-
-    @precondition(lambda self: self.world.chats)
-    @rule(index=CHOICES, text=st.sampled_from(TEXTS))
-    def next_turn(self, index: int, text: str) -> None:
-        self.world.next_turn(index, text)
-
-    @precondition(lambda self: self.world.chats)
-    @rule(index=CHOICES)
-    def retry(self, index: int) -> None:
-        self.world.retry(index)
-
-    @precondition(lambda self: self.world.chats)
-    @rule(index=CHOICES, text=st.sampled_from(TEXTS))
-    def edit(self, index: int, text: str) -> None:
-        self.world.edit(index, text)
-
-    @precondition(lambda self: self.world.chats)
-    @rule(index=CHOICES, text=st.sampled_from(TEXTS), steps=st.integers(0, 6))
-    def abort(self, index: int, text: str, steps: int) -> None:
-        self.world.abort(index, text, steps)
-
-    @precondition(lambda self: self.world.chats)
-    @rule(index=CHOICES, name=st.sampled_from(NAMES))
-    def pin(self, index: int, name: str) -> None:
-        self.world.pin(index, name)
-
-    @rule(name=st.sampled_from(NAMES))
-    def unpin(self, name: str) -> None:
-        self.world.unpin(name)
-
-    @rule()
-    def restart(self) -> None:
-        self.world.restart()
-
-    @precondition(lambda self: self.world.chats)
-    @rule(index=CHOICES, text=st.sampled_from(TEXTS), steps=st.integers(0, 6))
-    def die(self, index: int, text: str, steps: int) -> None:
-        self.world.die(index, text, steps)
-
-    def teardown(self) -> None:
-        self.world.close()
-        self._folder.cleanup()
+        self.folder = tempfile.TemporaryDirectory()
+        self.world = CapsuleWorld(Path(self.folder.name), BLOCKS, self.models)
 
 
 def test_random_agents_are_answered_as_by_a_cold_engine(models: Models) -> None:
