@@ -13,7 +13,7 @@ from cli_process import Cli
 def test_nothing_is_left_of_clients_that_misbehave_and_workers_that_are_killed(tmp_path: Path) -> None:
     cli = Cli(tmp_path / "home")
     try:
-        outcome = chaos(cli, seconds=15, kill_every=5, clients=12, seed=1)
+        outcome = chaos(cli, seconds=30, kill_every=5, clients=12, seed=1)
     finally:
         cli("down", "--now")
     assert outcome.wrong == []
