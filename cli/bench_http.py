@@ -57,12 +57,16 @@ def served(model: str, paths: Paths, flags: Flags) -> Iterator[Served]:
 
 
 def stream(client: DaemonClient, model: str, text: str, new: int) -> Stream:
-    """Asks for at most `new` tokens, greedily, and reads them as they come. Raises AgentserveError."""
+    """Asks for at most `new` tokens, greedily, and reads them as they come. Raises AgentserveError.
+
+    Without drafts: the engine loop that this is compared with has none.
+    """
     begun = time.perf_counter()
     first = ended = 0.0
     end = ChatEnd("error")
     messages = [{"role": "user", "content": text}]
-    for event in client.stream_chat(messages, model=model, max_tokens=new, temperature=0.0):
+    options = {"max_tokens": new, "temperature": 0.0, "agentserve_draft_tokens": 0}
+    for event in client.stream_chat(messages, model=model, **options):
         ended = time.perf_counter()
         first = first or ended
         if isinstance(event, ChatEnd):

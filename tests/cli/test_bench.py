@@ -43,6 +43,8 @@ def test_it_measures_a_running_daemon_and_leaves_it_running(cli: Cli) -> None:
     found = report(cli)
     assert found["streaming"]["daemon"] == "running"
     assert cli.client().status().requests.done >= 2
+    records = json.loads(cli("requests", "--json").stdout)
+    assert {one["draft_tokens"] for one in records} == {0}, "the loop that it is compared with drafts nothing"
 
 
 def test_without_http_it_shows_a_table_and_says_which_length_does_not_fit(cli: Cli) -> None:
