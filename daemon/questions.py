@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 
+from ..engine.messages.sessions import SessionDone, SessionList, SessionRefused
 from ..engine.protocol import (
     Detokenized,
     Failed,
@@ -20,7 +21,6 @@ from ..engine.protocol import (
     TokensRefused,
     Unpinned,
 )
-from ..engine.session_protocol import SessionDone, SessionList, SessionRefused
 from .errors import CapsuleOverBudget, InvalidRequest, RequestError
 from .generation import to_error
 from .lifecycle import State

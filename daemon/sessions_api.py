@@ -13,8 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ..engine.protocol import SessionCommand
-from ..engine.session_protocol import (
+from ..engine.messages.sessions import (
     DeleteSession,
     ForkSession,
     ListSessions,
@@ -23,6 +22,7 @@ from ..engine.session_protocol import (
     SessionList,
     TruncateSession,
 )
+from ..engine.protocol import SessionCommand
 from .errors import InvalidRequest, NotFound
 from .extensions import session_id
 from .health import json_response

@@ -27,7 +27,7 @@ import psutil
 from .engine import Engine
 from .loading import LoadedModel, load
 from .model_errors import LoadError, ModelFileError
-from .prompting import PromptError
+from .prompts.prompting import PromptError
 from .protocol import Finished, GenerateRequest, LoadModel, Message, RequestEvent, SamplingParams
 from .sequence import Stamps
 

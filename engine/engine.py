@@ -11,19 +11,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 
-from . import prefix_pins
-from .backlog import Backlog, measure
-from .batching import Work, next_work, plan_step
-from .block_cache import BlockCache
-from .capsule import PinWish
-from .capsule_store import CapsuleStore, Fetched
+from .capsules.capsule import PinWish
+from .capsules.store import CapsuleStore, Fetched
 from .config import EngineConfig
-from .conversations import Conversations
-from .integrity import Holders, IntegrityCheck
-from .kv_pool import OutOfBlocks
-from .opening import Opening
-from .pace import Pace
-from .pinning import pin_again
+from .drafting.speculation import Speculation
+from .prefix import pins as prefix_pins
+from .prefix.block_cache import BlockCache
+from .prefix.conversations import Conversations
+from .prefix.integrity import Holders, IntegrityCheck
+from .prefix.kv_pool import OutOfBlocks
+from .prefix.pinning import pin_again
+from .prefix.reuse import Reuse
+from .prefix.session_desk import SessionDesk
 from .protocol import (
     CancelReason,
     Failed,
@@ -35,14 +34,15 @@ from .protocol import (
     Started,
     Unpin,
 )
-from .replying import CANCELLED, Ending, Replies, Run, finished
-from .reuse import Reuse
-from .rooms import Rooms
-from .runner import Logits, Runner
-from .scheduler import Scheduler
+from .replies.replying import CANCELLED, Ending, Replies, Run, finished
+from .runners.runner import Logits, Runner
+from .scheduling.backlog import Backlog, measure
+from .scheduling.batching import Work, next_work, plan_step
+from .scheduling.opening import Opening
+from .scheduling.pace import Pace
+from .scheduling.rooms import Rooms
+from .scheduling.scheduler import Scheduler
 from .sequence import Sequence
-from .session_desk import SessionDesk
-from .speculation import Speculation
 
 Emit = Callable[[RequestEvent], None]
 

@@ -15,15 +15,15 @@ from typing import Any
 
 from gguf.constants import LlamaFileType
 
-from .encoder_config import ARCHITECTURE
-from .encoder_source import EncoderModel, holds_encoder, open_encoder
-from .encoder_tokenizer import read_word_pieces
-from .gguf_source import GgufFile, GgufModel, open_gguf
-from .gguf_weights import scheme
+from .encoders.config import ARCHITECTURE
+from .encoders.source import EncoderModel, holds_encoder, open_encoder
+from .encoders.tokenizer import read_word_pieces
+from .gguf.source import GgufFile, GgufModel, open_gguf
+from .gguf.weights import scheme
 from .model_errors import ModelFileError
-from .reply_formats import find_formats
-from .templates import ChatTemplate, read_template
-from .tokenise import Tokenizer, read_tokenizer
+from .prompts.templates import ChatTemplate, read_template
+from .replies.formats import find_formats
+from .text.tokenise import Tokenizer, read_tokenizer
 
 
 def describe(model: GgufModel) -> dict[str, Any]:

@@ -8,22 +8,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from .admission import Admission
-from .backend import Backend, Progress
-from .block_cache import BlockCache
-from .capsule_disk import CapsuleDisk
-from .capsule_store import CapsuleStore
+from .capsules.disk import CapsuleDisk
+from .capsules.store import CapsuleStore
 from .config import DraftLimits, EngineConfig, first_chunk
-from .decorations import Decorations
-from .gguf_source import open_gguf
-from .huge_pages import join_pages_in_background
-from .memory import KvBudget, available_bytes, plan_kv
+from .gguf.source import open_gguf
 from .model_errors import LoadError
-from .prompting import Prompter
+from .prefix.block_cache import BlockCache
+from .prompts.decorations import Decorations
+from .prompts.prompting import Prompter
 from .protocol import LoadModel, LoadStage, ModelInfo, SelfTest
-from .reply_formats import ReplyFormats, find_formats
-from .runner import Runner
-from .self_test import run_self_test
+from .replies.formats import ReplyFormats, find_formats
+from .runners.backend import Backend, Progress
+from .runners.huge_pages import join_pages_in_background
+from .runners.memory import KvBudget, available_bytes, plan_kv
+from .runners.runner import Runner
+from .runners.self_test import run_self_test
+from .scheduling.admission import Admission
 
 _LOG = logging.getLogger(__name__)
 # Rows of recurrent state, where a model has them: one per session and some to spare.
@@ -80,14 +80,14 @@ def load(spec: LoadModel, progress: Progress) -> LoadedModel:
 
 
 def _reference(spec: LoadModel) -> Backend:
-    from .reference_model import open_reference
+    from .runners.reference_model import open_reference
 
     return open_reference(spec)
 
 
 def _gguf(spec: LoadModel, path: str, progress: Progress) -> Backend:
     # Imported here: a worker of the reference model must not pay for OpenVINO.
-    from .openvino_loading import open_openvino
+    from .runners.loading import open_openvino
 
     source = open_gguf(path)
     if not spec.model_digest:

@@ -1,15 +1,15 @@
 """Every message that crosses between the daemon and a worker process.
 
-Frozen dataclasses of the standard library only: of the engine the daemon imports this and `session_protocol` alone.
+Frozen dataclasses of the standard library only: of the engine the daemon imports this and `messages.sessions` alone.
 Messages travel pickled over one duplex pipe, so both sides always run the same version of this file.
 
-    daemon → worker   LoadModel (first, once), Generate, Embed (see `embedding_protocol`), Pin, Unpin, ListPins,
-                      commands of `session_protocol`, questions of `token_protocol`, Cancel, Shutdown
+    daemon → worker   LoadModel (first, once), Generate, Embed (see `messages.embedding`), Pin, Unpin, ListPins,
+                      commands of `messages.sessions`, questions of `messages.tokens`, Cancel, Shutdown
     worker → daemon   LoadProgress*, then Ready or LoadFailed; per request either Rejected, or
                       Accepted, Started, Delta* and LogprobsDelta*, and one of Finished, Failed; WorkerStats at any time;
                       for Pin one of PinDone, PinRefused, Finished (cancelled), Failed; for Unpin one of
                       Unpinned, PinRefused; for ListPins PinList; for commands about sessions one of
-                      SessionList, SessionDone, SessionRefused; for questions of `token_protocol` what that says
+                      SessionList, SessionDone, SessionRefused; for questions of `messages.tokens` what that says
 
 A request is named by its `request_id` in both directions. All times are seconds, all sizes bytes or tokens.
 """
@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
 
-from .constraint_protocol import Constraint
-from .draft_protocol import DrafterCounts, DraftStats
-from .embedding_protocol import Embed, Embedded, EmbeddingInput
-from .logprobs_protocol import MOST_TOP_LOGPROBS, LogprobsDelta, TokenLogprob
-from .pin_protocol import (
+from .messages.constraint import Constraint
+from .messages.drafts import DrafterCounts, DraftStats
+from .messages.embedding import Embed, Embedded, EmbeddingInput
+from .messages.logprobs import MOST_TOP_LOGPROBS, LogprobsDelta, TokenLogprob
+from .messages.pins import (
     ListPins,
     PinAnswer,
     PinDone,
@@ -37,8 +37,8 @@ from .pin_protocol import (
     Unpin,
     Unpinned,
 )
-from .prefix_protocol import MissReason, PrefixAction, TextDifference, TierBytes
-from .reply_protocol import (
+from .messages.prefix import MissReason, PrefixAction, TextDifference, TierBytes
+from .messages.reply import (
     REASONING_FORMATS,
     TOOL_FORMATS,
     Delta,
@@ -46,10 +46,10 @@ from .reply_protocol import (
     TextDelta,
     ToolCallDelta,
 )
-from .request_protocol import GenerateRequest, Message, SamplingParams, ToolCall
-from .session_protocol import SessionAnswer, SessionCommand
-from .stats_protocol import RequestProgress, WorkerStats
-from .token_protocol import (
+from .messages.request import GenerateRequest, Message, SamplingParams, ToolCall
+from .messages.sessions import SessionAnswer, SessionCommand
+from .messages.stats import RequestProgress, WorkerStats
+from .messages.tokens import (
     Detokenize,
     Detokenized,
     TokenAnswer,

@@ -6,18 +6,18 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from typing import Literal
 
-from .capsule import PinWish, PrefixPinJob
-from .conversations import Conversation
-from .differences import Explainer
-from .drafting import Drafting
-from .logprobs import LogprobTrail
-from .pin_protocol import PrefixPinned
+from .capsules.capsule import PinWish, PrefixPinJob
+from .drafting.drafting import Drafting
+from .messages.pins import PrefixPinned
+from .prefix.conversations import Conversation
+from .prefix.differences import Explainer
+from .prefix.session import Session
+from .prompts.transcripts import Origin
 from .protocol import Accepted, CancelReason, RequestProgress, Timings
-from .reply_reader import ReplyReader
-from .sampling import Sampler
-from .scheduler import Lane
-from .session import Session
-from .transcripts import Origin
+from .replies.logprobs import LogprobTrail
+from .replies.reader import ReplyReader
+from .replies.sampling import Sampler
+from .scheduling.scheduler import Lane
 
 
 @dataclass(slots=True)

@@ -18,18 +18,18 @@ import time
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
-from .backend import Progress
-from .constraint_state import BrokenConstraint
-from .embedding_worker import EmbeddingWorker
-from .encoder_model import LoadedEncoder
-from .encoder_source import holds_encoder
+from .constraints.state import BrokenConstraint
+from .encoders.model import LoadedEncoder
+from .encoders.source import holds_encoder
+from .encoders.worker import EmbeddingWorker
 from .engine import Engine
 from .loading import LoadedModel, load
-from .memory import give_back_large_buffers
+from .messages.sessions import DeleteSession, ForkSession, ListSessions, TruncateSession
 from .model_errors import LoadError, ModelFileError
-from .pinning import PinIntake
-from .prefix_pins import plan_pin
-from .prompting import Prompt, PromptError
+from .prefix.pinning import PinIntake
+from .prefix.pins import plan_pin
+from .prompts.prompting import Prompt, PromptError
+from .prompts.token_questions import answer
 from .protocol import (
     Accepted,
     Cancel,
@@ -54,10 +54,10 @@ from .protocol import (
     Tokenize,
     Unpin,
 )
-from .reply_recall import recall_replies, recent_conversations
+from .replies.recall import recall_replies, recent_conversations
+from .runners.backend import Progress
+from .runners.memory import give_back_large_buffers
 from .sequence import Sequence, Stamps
-from .session_protocol import DeleteSession, ForkSession, ListSessions, TruncateSession
-from .token_questions import answer
 from .worker_stats import StatsReporter, engine_stats
 
 logger = logging.getLogger("agentserve.worker")
@@ -286,7 +286,7 @@ def _open(spec: LoadModel, progress: Progress) -> LoadedModel | LoadedEncoder:
     if spec.model_path is None or not holds_encoder(spec.model_path):
         return load(spec, progress)
     # Imported here: a worker of the reference model must not pay for OpenVINO.
-    from .encoder_loading import load_encoder
+    from .encoders.loading import load_encoder
 
     return load_encoder(spec, progress)
 

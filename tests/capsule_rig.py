@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from agentserve.engine.block_cache import BlockCache
-from agentserve.engine.capsule_disk import CapsuleDisk
-from agentserve.engine.capsule_store import CapsuleStore
+from agentserve.engine.capsules.disk import CapsuleDisk
+from agentserve.engine.capsules.store import CapsuleStore
 from agentserve.engine.engine import Engine
-from agentserve.engine.pinning import PinIntake
+from agentserve.engine.prefix.block_cache import BlockCache
+from agentserve.engine.prefix.pinning import PinIntake
 from agentserve.engine.protocol import (
     GenerateRequest,
     ListPins,

@@ -6,8 +6,7 @@ import gc
 from pathlib import Path
 from typing import NamedTuple
 
-from agentserve.engine.backend import Backend
-from agentserve.engine.capsule_files import read_header
+from agentserve.engine.capsules.files import read_header
 from agentserve.engine.protocol import (
     GenerateRequest,
     LoadModel,
@@ -18,7 +17,8 @@ from agentserve.engine.protocol import (
     Unpin,
     Unpinned,
 )
-from agentserve.engine.reference_model import open_reference
+from agentserve.engine.runners.backend import Backend
+from agentserve.engine.runners.reference_model import open_reference
 from agentserve.engine.sequence import Stamps
 from capsule_rig import CapsuleRig
 from prefix_world import CONFIG, NEW_TOKENS, REFERENCE, Chat, Oracle, PrefixWorld

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from agentserve.engine.backend import Backend
-from agentserve.engine.block_cache import BlockCache
 from agentserve.engine.config import EngineConfig
 from agentserve.engine.engine import Engine
-from agentserve.engine.prefix_pins import plan_pin
-from agentserve.engine.prompting import Prompter
+from agentserve.engine.prefix.block_cache import BlockCache
+from agentserve.engine.prefix.pins import plan_pin
+from agentserve.engine.prompts.prompting import Prompter
 from agentserve.engine.protocol import (
     Finished,
     GenerateRequest,
@@ -20,8 +19,9 @@ from agentserve.engine.protocol import (
     Started,
     TextDelta,
 )
-from agentserve.engine.reference_model import open_reference
-from agentserve.engine.runner import Logits, Runner, StepPlan
+from agentserve.engine.runners.backend import Backend
+from agentserve.engine.runners.reference_model import open_reference
+from agentserve.engine.runners.runner import Logits, Runner, StepPlan
 from agentserve.engine.sequence import Sequence, Stamps
 
 GREEDY = SamplingParams(temperature=0.0)

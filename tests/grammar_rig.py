@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import numpy as np
-from agentserve.engine.constraint_state import Grammar
-from agentserve.engine.constraints import Constraints
+from agentserve.engine.constraints.desk import Constraints
+from agentserve.engine.constraints.state import Grammar
 from agentserve.engine.protocol import Constraint, GenerateRequest
-from agentserve.engine.reference_model import byte_tokenizer
-from agentserve.engine.reply_formats import ReplyFormats
+from agentserve.engine.replies.formats import ReplyFormats
+from agentserve.engine.runners.reference_model import byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
 

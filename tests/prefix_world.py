@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from agentserve.engine.backend import Backend
 from agentserve.engine.config import EngineConfig
 from agentserve.engine.protocol import CancelReason, Message, Started
+from agentserve.engine.runners.backend import Backend
 from engine_rig import Rig
 
 Chat = tuple[Message, ...]

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from agentserve.engine.backend import Backend
+from agentserve.engine.prompts.templates import ChatTemplate
 from agentserve.engine.protocol import LoadModel, SamplingParams
-from agentserve.engine.reference_model import byte_tokenizer
-from agentserve.engine.runner import KvGeometry, Logits, SequenceSlice, StepPlan
-from agentserve.engine.templates import ChatTemplate
-from agentserve.engine.tokenise import Tokenizer
+from agentserve.engine.runners.backend import Backend
+from agentserve.engine.runners.reference_model import byte_tokenizer
+from agentserve.engine.runners.runner import KvGeometry, Logits, SequenceSlice, StepPlan
+from agentserve.engine.text.tokenise import Tokenizer
 from numpy.typing import NDArray
 from transcript_models import THINKING
 

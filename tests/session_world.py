@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agentserve.engine.protocol import Message, PrefixPin, SessionCommand
-from agentserve.engine.session_protocol import (
+from agentserve.engine.messages.sessions import (
     DeleteSession,
     ForkSession,
     ListSessions,
@@ -15,6 +14,7 @@ from agentserve.engine.session_protocol import (
     SessionRefused,
     TruncateSession,
 )
+from agentserve.engine.protocol import Message, PrefixPin, SessionCommand
 from capsule_world import CapsuleWorld
 from prefix_world import NEW_TOKENS, SYSTEMS, Chat
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from agentserve.engine.encoder_config import ARCHITECTURE
-from agentserve.engine.encoder_convert import convert_wheel
+from agentserve.engine.encoders.config import ARCHITECTURE
+from agentserve.engine.encoders.convert import convert_wheel
 from gguf import GGUFReader, GGUFWriter
 from gguf.constants import GGMLQuantizationType, GGUFValueType
 from gguf.quants import quantize

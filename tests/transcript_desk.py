@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from agentserve.engine.prompting import Prompt, Prompter
+from agentserve.engine.prompts.prompting import Prompt, Prompter
+from agentserve.engine.prompts.templates import ChatTemplate
 from agentserve.engine.protocol import GenerateRequest, Message, SamplingParams, ToolCall
-from agentserve.engine.templates import ChatTemplate
-from agentserve.engine.tokenise import Tokenizer
+from agentserve.engine.text.tokenise import Tokenizer
 from transcript_models import CHATML, TemplateKind, letters, merging_tokenizer, template_of
 
 SYSTEM, QUESTION, NEXT = Message("system", "Be brief."), Message("user", "why?"), Message("user", "and then?")

@@ -10,13 +10,13 @@ from functools import cache
 from string import ascii_lowercase
 
 import numpy as np
-from agentserve.engine.backend import Backend
-from agentserve.engine.gguf_metadata import Metadata
-from agentserve.engine.gguf_tokenizer import TokenType
+from agentserve.engine.gguf.metadata import Metadata
+from agentserve.engine.gguf.tokenizer import TokenType
+from agentserve.engine.prompts.templates import ChatTemplate
 from agentserve.engine.protocol import SamplingParams
-from agentserve.engine.runner_reference import ReferenceRunner
-from agentserve.engine.templates import ChatTemplate
-from agentserve.engine.tokenise import Tokenizer
+from agentserve.engine.runners.backend import Backend
+from agentserve.engine.runners.reference import ReferenceRunner
+from agentserve.engine.text.tokenise import Tokenizer
 from tiny_vocabulary import USER_DEFINED, byte_alphabet, byte_level_vocabulary
 
 

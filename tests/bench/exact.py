@@ -19,7 +19,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parent))
 from agentserve.engine.loading import load
 from agentserve.engine.protocol import LoadModel
-from agentserve.engine.runner import Runner, SequenceSlice, StepPlan
+from agentserve.engine.runners.runner import Runner, SequenceSlice, StepPlan
 from figures import finish
 
 _BASE_TOKENS, _TOKEN = 256, 11

@@ -21,13 +21,13 @@ from typing import Protocol
 import numpy as np
 from agent_day import Request
 from agentserve.daemon.openai_schema import parse_chat
-from agentserve.engine.conversations import common_prefix
-from agentserve.engine.gguf_source import open_gguf
-from agentserve.engine.prompting import Prompter
+from agentserve.engine.gguf.source import open_gguf
+from agentserve.engine.prefix.conversations import common_prefix
+from agentserve.engine.prompts.prompting import Prompter
+from agentserve.engine.prompts.templates import read_template
 from agentserve.engine.protocol import LoadModel, SamplingParams
-from agentserve.engine.reference_model import open_reference
-from agentserve.engine.templates import read_template
-from agentserve.engine.tokenise import read_tokenizer
+from agentserve.engine.runners.reference_model import open_reference
+from agentserve.engine.text.tokenise import read_tokenizer
 from numpy.typing import NDArray
 
 from completions import Answer

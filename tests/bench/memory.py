@@ -34,7 +34,7 @@ PROMPT_TOKENS = 512
 MB = 1e6
 # What a worker has in memory before it opens a model: the libraries, and the CPU plugin.
 BASE = """
-import agentserve.engine.openvino_loading, agentserve.engine.worker, openvino, sys
+import agentserve.engine.runners.loading, agentserve.engine.worker, openvino, sys
 openvino.Core().get_property("CPU", "FULL_DEVICE_NAME")
 print("ready", flush=True)
 sys.stdin.read()

@@ -31,8 +31,8 @@ from itertools import count
 from pathlib import Path
 
 from agentserve.engine.bench import package_text
-from agentserve.engine.block_cache import BlockCache
 from agentserve.engine.loading import LoadedModel, load
+from agentserve.engine.prefix.block_cache import BlockCache
 from agentserve.engine.protocol import Finished as End
 from agentserve.engine.protocol import Generate, GenerateRequest, LoadModel, Message, Ready, Shutdown
 from figures import Target, finish

@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 sys.path.append(str(Path(__file__).parent))
 from agentserve.engine.bench import package_text
+from agentserve.engine.drafting.suffix_index import SuffixIndex
 from agentserve.engine.engine import Engine
 from agentserve.engine.loading import LoadedModel, load
 from agentserve.engine.protocol import (
@@ -36,10 +37,9 @@ from agentserve.engine.protocol import (
     RequestEvent,
     SamplingParams,
 )
-from agentserve.engine.runner import Logits, Runner, StepPlan
+from agentserve.engine.runners.runner import Logits, Runner, StepPlan
 from agentserve.engine.sequence import Stamps
-from agentserve.engine.suffix_index import SuffixIndex
-from agentserve.engine.tokenise import Tokenizer
+from agentserve.engine.text.tokenise import Tokenizer
 from figures import Target, finish
 
 _LIMIT = 15

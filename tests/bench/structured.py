@@ -21,7 +21,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
-from agentserve.engine.constraint_state import ReplyGrammar
+from agentserve.engine.constraints.state import ReplyGrammar
 from agentserve.engine.engine import Engine
 from agentserve.engine.loading import load
 from agentserve.engine.protocol import (

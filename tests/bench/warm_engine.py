@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from agentserve.engine.block_cache import BlockCache
-from agentserve.engine.capsule_store import CapsuleStore
+from agentserve.engine.capsules.store import CapsuleStore
 from agentserve.engine.config import EngineConfig
 from agentserve.engine.engine import Engine
 from agentserve.engine.loading import LoadedModel
-from agentserve.engine.prompting import Prompter
+from agentserve.engine.prefix.block_cache import BlockCache
+from agentserve.engine.prompts.prompting import Prompter
 from agentserve.engine.protocol import Finished, GenerateRequest, RequestEvent, SamplingParams, Started
-from agentserve.engine.runner import KvGeometry, Logits, Runner, StepPlan
+from agentserve.engine.runners.runner import KvGeometry, Logits, Runner, StepPlan
 from agentserve.engine.sequence import Stamps
 
 

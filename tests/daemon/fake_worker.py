@@ -23,6 +23,7 @@ import threading
 import time
 from multiprocessing.connection import Connection
 
+from agentserve.engine.messages.sessions import ListSessions, SessionInfo, SessionList
 from agentserve.engine.protocol import (
     Accepted,
     Cancel,
@@ -50,7 +51,6 @@ from agentserve.engine.protocol import (
     Timings,
     WorkerStats,
 )
-from agentserve.engine.session_protocol import ListSessions, SessionInfo, SessionList
 
 CONTEXT = 4096
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from agentserve.engine import reference_model, worker
+from agentserve.engine import worker
+from agentserve.engine.runners import reference_model
 from scripted_model import open_scripted
 
 if __name__ == "__main__":

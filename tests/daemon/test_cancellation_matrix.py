@@ -17,7 +17,7 @@ import httpx
 import pytest
 from agentserve.daemon.request_state import RequestState
 from agentserve.daemon.worker_process import Command
-from agentserve.engine.reference_model import byte_tokenizer
+from agentserve.engine.runners.reference_model import byte_tokenizer
 from raw_http import LAST_CHUNK, RawRequest
 
 Fake = Callable[..., Command]

@@ -30,7 +30,7 @@ from agentserve.engine.protocol import (
     TextDelta,
     Timings,
 )
-from agentserve.engine.scheduler import lane_of
+from agentserve.engine.scheduling.scheduler import lane_of
 
 Serve = Callable[..., Any]
 QUESTION = {"role": "user", "content": "tell me something. " * 40}

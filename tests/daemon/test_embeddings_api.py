@@ -20,7 +20,7 @@ from agentserve.daemon.open_requests import OpenRequests
 from agentserve.daemon.paths import Paths
 from agentserve.daemon.registry import Arrived, ModelStore
 from agentserve.daemon.worker_process import Command
-from agentserve.engine.encoder_source import open_encoder
+from agentserve.engine.encoders.source import open_encoder
 from agentserve.engine.inspect import describe_encoder
 from agentserve.engine.protocol import Accepted, Embed, Started
 from tiny_encoders import CONTEXT, DIMENSIONS, VOCABULARY, make_tiny_encoder

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import pytest
-from agentserve.engine.admission import ALWAYS_QUEUED, Admission
-from agentserve.engine.backlog import Backlog
-from agentserve.engine.prompting import PromptError
+from agentserve.engine.prompts.prompting import PromptError
 from agentserve.engine.protocol import GenerateRequest
+from agentserve.engine.scheduling.admission import ALWAYS_QUEUED, Admission
+from agentserve.engine.scheduling.backlog import Backlog
 
 RATE = 100.0
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from agentserve.engine.call_ids import wants_short_ids, with_short_ids
+from agentserve.engine.prompts.call_ids import wants_short_ids, with_short_ids
+from agentserve.engine.prompts.templates import ChatTemplate, TemplateError
 from agentserve.engine.protocol import Message, ToolCall
-from agentserve.engine.templates import ChatTemplate, TemplateError
 
 CHECK = (
     "{% for m in messages %}{% for c in m.tool_calls or [] %}"

@@ -9,8 +9,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from agentserve.engine.capsule_disk import CapsuleDisk, StoredFile
-from agentserve.engine.runner_reference import ReferenceRunner
+from agentserve.engine.capsules.disk import CapsuleDisk, StoredFile
+from agentserve.engine.runners.reference import ReferenceRunner
 from capsule_world import CapsuleWorld
 from hypothesis import settings
 from hypothesis import strategies as st

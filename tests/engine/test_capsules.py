@@ -7,10 +7,10 @@ import threading
 from pathlib import Path
 
 import pytest
-from agentserve.engine.capsule import Capsule
-from agentserve.engine.capsule_files import CapsuleFile, Opened, read_header
+from agentserve.engine.capsules.capsule import Capsule
+from agentserve.engine.capsules.files import CapsuleFile, Opened, read_header
 from agentserve.engine.config import EngineConfig
-from agentserve.engine.prompting import PromptError
+from agentserve.engine.prompts.prompting import PromptError
 from agentserve.engine.protocol import (
     GenerateRequest,
     ListPins,
@@ -22,8 +22,8 @@ from agentserve.engine.protocol import (
     Unpin,
     Unpinned,
 )
-from agentserve.engine.runner import KvGeometry
-from agentserve.engine.runner_reference import ReferenceRunner
+from agentserve.engine.runners.reference import ReferenceRunner
+from agentserve.engine.runners.runner import KvGeometry
 from capsule_rig import CapsuleRig
 from engine_rig import chat
 
@@ -412,6 +412,6 @@ def test_a_pin_expires(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (pin,) = engine.pins().pins
     assert pin.expires is not None
     later = pin.expires + 1
-    monkeypatch.setattr("agentserve.engine.capsule_store.time.time", lambda: later)
+    monkeypatch.setattr("agentserve.engine.capsules.store.time.time", lambda: later)
     assert engine.restarted().pins().pins == ()
     assert engine.pins().pins == ()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from agentserve.engine.constraint_errors import MOST_BYTES, MOST_LEVELS, ConstraintError
-from agentserve.engine.constraint_state import BrokenConstraint
+from agentserve.engine.constraints.errors import MOST_BYTES, MOST_LEVELS, ConstraintError
+from agentserve.engine.constraints.state import BrokenConstraint
 from agentserve.engine.protocol import Constraint
 from grammar_rig import TOKENIZER, allowed, grammar_of, schema
 from hypothesis import example, given, settings

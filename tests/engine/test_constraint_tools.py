@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agentserve.engine.constraint_errors import ConstraintError
-from agentserve.engine.constraint_state import Grammar
-from agentserve.engine.constraints import Constraints
-from agentserve.engine.gguf_metadata import Metadata
-from agentserve.engine.gguf_tokenizer import TokenType, byte_alphabet
+from agentserve.engine.constraints.desk import Constraints
+from agentserve.engine.constraints.errors import ConstraintError
+from agentserve.engine.constraints.state import Grammar
+from agentserve.engine.gguf.metadata import Metadata
+from agentserve.engine.gguf.tokenizer import TokenType, byte_alphabet
 from agentserve.engine.protocol import Constraint, GenerateRequest, Message
-from agentserve.engine.reply_formats import ReplyFormats
-from agentserve.engine.tokenise import Tokenizer
+from agentserve.engine.replies.formats import ReplyFormats
+from agentserve.engine.text.tokenise import Tokenizer
 from agentserve.engine.tool_formats import deepseek
 from agentserve.engine.tool_formats.events import CallArguments, CallDropped, CallEnd, CallStart, Text
 from agentserve.engine.tool_formats.formats import by_name

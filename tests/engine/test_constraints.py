@@ -9,16 +9,16 @@ from dataclasses import replace
 
 import pytest
 from agentserve.engine.config import DraftLimits, EngineConfig
-from agentserve.engine.constraint_gate import GatedGrammar, reasoning_tokens
-from agentserve.engine.constraint_protocol import ConstraintKind
-from agentserve.engine.constraint_state import BrokenConstraint, ReplyGrammar
-from agentserve.engine.constraints import Constraints
-from agentserve.engine.gguf_source import open_gguf
-from agentserve.engine.prompting import PromptError
+from agentserve.engine.constraints.desk import Constraints
+from agentserve.engine.constraints.gate import GatedGrammar, reasoning_tokens
+from agentserve.engine.constraints.state import BrokenConstraint, ReplyGrammar
+from agentserve.engine.gguf.source import open_gguf
+from agentserve.engine.messages.constraint import ConstraintKind
+from agentserve.engine.prompts.prompting import PromptError
 from agentserve.engine.protocol import CancelReason, Constraint, GenerateRequest, Message, SamplingParams
-from agentserve.engine.reasoning import REASONING_FORMATS
-from agentserve.engine.reply_formats import ReplyFormats
-from agentserve.engine.tokenise import Tokenizer, read_tokenizer
+from agentserve.engine.replies.formats import ReplyFormats
+from agentserve.engine.replies.reasoning import REASONING_FORMATS
+from agentserve.engine.text.tokenise import Tokenizer, read_tokenizer
 from engine_rig import GREEDY, Rig
 from grammar_rig import TOKENIZER, allowed, grammar_of, schema, write
 from jsonschema import Draft202012Validator
@@ -228,7 +228,7 @@ def test_one_compiled_grammar_serves_many_replies_that_know_nothing_of_each_othe
 def test_a_grammar_whose_states_ran_out_is_compiled_anew_once_it_was_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("agentserve.engine.constraint_compiler.MOST_STATES", 200)
+    monkeypatch.setattr("agentserve.engine.constraints.compiler.MOST_STATES", 200)
     constraints = Constraints(TOKENIZER, ReplyFormats())
     request = GenerateRequest(
         "r", prompt="x", constraint=Constraint("regex", "(.{0,30}a.{0,30}b){1,20}", "p")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from agentserve.engine.decorations import Decorations
+from agentserve.engine.prompts.decorations import Decorations
 from agentserve.engine.protocol import GenerateRequest, LoadModel, Message
 from engine_rig import Rig
 

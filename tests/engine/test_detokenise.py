@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from agentserve.engine.detokenise import Detokenizer, StopStrings
+from agentserve.engine.text.detokenise import Detokenizer, StopStrings
 from hypothesis import given
 from hypothesis import strategies as st
 

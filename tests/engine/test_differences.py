@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from agentserve.engine.config import EngineConfig
-from agentserve.engine.differences import MOST_CHARACTERS
+from agentserve.engine.prefix.differences import MOST_CHARACTERS
 from agentserve.engine.protocol import Message, Started
 from capsule_rig import CapsuleRig
 from engine_rig import SYSTEM, Rig, chat

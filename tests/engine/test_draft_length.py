@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from agentserve.engine.acceptance import AcceptanceRates
-from agentserve.engine.draft_counts import DraftCounter
-from agentserve.engine.draft_length import draft_length
-from agentserve.engine.drafters import HistoryDrafter, Source
-from agentserve.engine.drafting import Drafting
-from agentserve.engine.step_costs import ROWS, StepCosts, bucket_of, context_of
-from agentserve.engine.suffix_index import SuffixIndex
+from agentserve.engine.drafting.acceptance import AcceptanceRates
+from agentserve.engine.drafting.counts import DraftCounter
+from agentserve.engine.drafting.drafters import HistoryDrafter, Source
+from agentserve.engine.drafting.drafting import Drafting
+from agentserve.engine.drafting.length import draft_length
+from agentserve.engine.drafting.step_costs import ROWS, StepCosts, bucket_of, context_of
+from agentserve.engine.drafting.suffix_index import SuffixIndex
 
 SUFFIX = Source("suffix", 8)
 # SmolLM2 on two cores, in milliseconds, for ROWS.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from agentserve.engine.acceptance import AcceptanceRates
-from agentserve.engine.draft_counts import DraftCounter
-from agentserve.engine.draft_memory import DraftMemory
-from agentserve.engine.drafters import Draft, ForcedDrafter, HistoryDrafter, Source, first_draft
-from agentserve.engine.drafting import Drafting
-from agentserve.engine.suffix_index import SuffixIndex
+from agentserve.engine.drafting.acceptance import AcceptanceRates
+from agentserve.engine.drafting.counts import DraftCounter
+from agentserve.engine.drafting.drafters import Draft, ForcedDrafter, HistoryDrafter, Source, first_draft
+from agentserve.engine.drafting.drafting import Drafting
+from agentserve.engine.drafting.memory import DraftMemory
+from agentserve.engine.drafting.suffix_index import SuffixIndex
 
 SOURCE = Source("suffix", 4)
 WORDS = list(range(100, 140))

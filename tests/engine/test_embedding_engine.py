@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from agentserve.engine.embedding_engine import FIRST_STEP_TOKENS, EmbeddingEngine
-from agentserve.engine.embedding_queue import EmbeddingJob
-from agentserve.engine.encoder_model import Vectors
+from agentserve.engine.encoders.engine import FIRST_STEP_TOKENS, EmbeddingEngine
+from agentserve.engine.encoders.model import Vectors
+from agentserve.engine.encoders.queue import EmbeddingJob
 from agentserve.engine.protocol import CancelReason, Embedded, Failed, Finished, RequestEvent, Started
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from agentserve.engine.embedding_cache import EmbeddingCache
-from agentserve.engine.embedding_queue import EmbeddingJob, EmbeddingQueue
+from agentserve.engine.encoders.cache import EmbeddingCache
+from agentserve.engine.encoders.queue import EmbeddingJob, EmbeddingQueue
 
 Step = list[tuple[str, int]]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from agentserve.engine.messages.sessions import DeleteSession, ListSessions, SessionList, SessionRefused
 from agentserve.engine.protocol import (
     Accepted,
     Cancel,
@@ -28,7 +29,6 @@ from agentserve.engine.protocol import (
     Started,
     Unpin,
 )
-from agentserve.engine.session_protocol import DeleteSession, ListSessions, SessionList, SessionRefused
 from tiny_encoders import CONTEXT, DIMENSIONS, VOCABULARY, make_tiny_encoder
 from worker_rig import TIMEOUT_S, WorkerProcess, worker_process
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agentserve.engine.encoder_config import Pooling
-from agentserve.engine.encoder_convert import convert, main
-from agentserve.engine.encoder_source import open_encoder
-from agentserve.engine.gguf_weights import dense
+from agentserve.engine.encoders.config import Pooling
+from agentserve.engine.encoders.convert import convert, main
+from agentserve.engine.encoders.source import open_encoder
+from agentserve.engine.gguf.weights import dense
 from agentserve.engine.model_errors import ModelFileError
 from tiny_encoders import CONTEXT, FOLDER, NAME, VOCABULARY, TinyEncoder, make_tiny_encoder, safetensors
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import openvino as ov
 import pytest
-from agentserve.engine.encoder_graph import build_encoder
-from agentserve.engine.encoder_runner import OpenVinoEncoder, encoder_properties
-from agentserve.engine.encoder_source import EncoderModel, open_encoder
-from agentserve.engine.encoder_tokenizer import read_word_pieces
-from agentserve.engine.gguf_weights import dense
+from agentserve.engine.encoders.graph import build_encoder
+from agentserve.engine.encoders.runner import OpenVinoEncoder, encoder_properties
+from agentserve.engine.encoders.source import EncoderModel, open_encoder
+from agentserve.engine.encoders.tokenizer import read_word_pieces
+from agentserve.engine.gguf.weights import dense
 from gguf.constants import GGMLQuantizationType as Q
 from numpy.typing import NDArray
 from tiny_encoders import VOCABULARY, make_tiny_encoder, rewritten

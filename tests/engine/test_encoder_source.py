@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentserve.engine.encoder_source import holds_encoder, open_encoder
+from agentserve.engine.encoders.source import holds_encoder, open_encoder
 from agentserve.engine.inspect import describe_encoder
 from agentserve.engine.model_errors import ModelFileError
 from tiny_encoders import CONTEXT, DIMENSIONS, NAME, VOCABULARY, make_tiny_encoder, rewritten

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentserve.engine.encoder_source import open_encoder
-from agentserve.engine.encoder_tokenizer import (
+from agentserve.engine.encoders.source import open_encoder
+from agentserve.engine.encoders.tokenizer import (
     WordPieceTokenizer,
     as_in_gguf,
     as_in_vocab_txt,

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from agentserve.engine.config import EngineConfig
-from agentserve.engine.prompting import PromptError
+from agentserve.engine.prompts.prompting import PromptError
 from agentserve.engine.protocol import CancelReason, SamplingParams, Started, TextDelta
-from agentserve.engine.runner import Logits, StepPlan
+from agentserve.engine.runners.runner import Logits, StepPlan
 from engine_rig import GREEDY, Rig
 
 # Temperature 0.8 with a fixed seed: the reference model's greedy text soon repeats itself.

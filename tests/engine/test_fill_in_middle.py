@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from agentserve.engine.fill_in_middle import KNOWN, GapMarks
-from agentserve.engine.gguf_header import MetadataValue
-from agentserve.engine.gguf_metadata import Metadata
-from agentserve.engine.gguf_tokenizer import TokenType, byte_alphabet
-from agentserve.engine.prompting import Prompter, PromptError
+from agentserve.engine.gguf.header import MetadataValue
+from agentserve.engine.gguf.metadata import Metadata
+from agentserve.engine.gguf.tokenizer import TokenType, byte_alphabet
+from agentserve.engine.prompts.fill_in_middle import KNOWN, GapMarks
+from agentserve.engine.prompts.prompting import Prompter, PromptError
 from agentserve.engine.protocol import GenerateRequest, SamplingParams
-from agentserve.engine.tokenise import Tokenizer
+from agentserve.engine.text.tokenise import Tokenizer
 
 
 def prompter(*marks: str, adds_bos: bool = False) -> Prompter:

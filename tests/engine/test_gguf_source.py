@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agentserve.engine.gguf_source import GgufModel, open_gguf
+from agentserve.engine.gguf.model_config import half_row_order
+from agentserve.engine.gguf.source import GgufModel, open_gguf
 from agentserve.engine.inspect import describe
-from agentserve.engine.model_config import half_row_order
 from agentserve.engine.model_errors import ModelFileError
 from gguf.constants import GGMLQuantizationType as Q
 from hypothesis import given, settings

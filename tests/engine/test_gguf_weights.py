@@ -13,9 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from agentserve.engine.gguf_header import TensorInfo
-from agentserve.engine.gguf_source import Tensor, open_gguf
-from agentserve.engine.gguf_weights import (
+from agentserve.engine.gguf.header import TensorInfo
+from agentserve.engine.gguf.model_config import half_row_order
+from agentserve.engine.gguf.source import Tensor, open_gguf
+from agentserve.engine.gguf.weights import (
     CompressedWeight,
     DenseWeight,
     dense,
@@ -26,7 +27,6 @@ from agentserve.engine.gguf_weights import (
     weight,
     weight_kind,
 )
-from agentserve.engine.model_config import half_row_order
 from agentserve.engine.model_errors import ModelFileError
 from gguf.constants import GGML_QUANT_SIZES
 from gguf.constants import GGMLQuantizationType as Q

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import openvino as ov
 import pytest
-from agentserve.engine.gguf_source import open_gguf
-from agentserve.engine.graph_decoder import build_decoder
-from agentserve.engine.graph_weights import GraphWeights
-from agentserve.engine.lowering import check_census, lower, take_census
-from agentserve.engine.openvino_loading import expected_kinds
-from agentserve.engine.runner import SequenceSlice, StepPlan
-from agentserve.engine.runner_openvino import OpenVinoRunner, cpu_properties
+from agentserve.engine.gguf.source import open_gguf
+from agentserve.engine.graph.decoder import build_decoder
+from agentserve.engine.graph.lowering import check_census, lower, take_census
+from agentserve.engine.graph.weights import GraphWeights
+from agentserve.engine.runners.loading import expected_kinds
+from agentserve.engine.runners.openvino import OpenVinoRunner, cpu_properties
+from agentserve.engine.runners.runner import SequenceSlice, StepPlan
 from gguf.constants import GGMLQuantizationType as Q
 from numpy.typing import NDArray
 from tiny_models import FAMILIES, TinyModel, write_tiny_gguf

@@ -4,7 +4,7 @@ import sys
 
 import numpy as np
 import pytest
-from agentserve.engine.huge_pages import HUGE, Region, join_pages_in_background, worth_joining
+from agentserve.engine.runners.huge_pages import HUGE, Region, join_pages_in_background, worth_joining
 
 MB = 1 << 20
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentserve.engine.gguf_source import open_gguf
+from agentserve.engine.gguf.source import open_gguf
 from agentserve.engine.inspect import quantization
 from gguf.constants import GGMLQuantizationType as Q
 from tiny_models import write_tiny_gguf

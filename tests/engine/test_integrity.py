@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from agentserve.engine.block_cache import BlockCache, Node
-from agentserve.engine.integrity import PART_BLOCKS, Holders, IntegrityCheck
+from agentserve.engine.prefix.block_cache import BlockCache, Node
+from agentserve.engine.prefix.integrity import PART_BLOCKS, Holders, IntegrityCheck
 from engine_rig import Rig
 
 BLOCKS, SIZE = 5 * PART_BLOCKS + 7, 4

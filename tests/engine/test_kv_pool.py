@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from agentserve.engine.kv_pool import BlockPool, OutOfBlocks
+from agentserve.engine.prefix.kv_pool import BlockPool, OutOfBlocks
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 

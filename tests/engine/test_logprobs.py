@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from agentserve.engine.config import DraftLimits, EngineConfig
-from agentserve.engine.logprobs import LogprobTrail, token_logprob
 from agentserve.engine.protocol import Constraint, LogprobsDelta, SamplingParams, TextDelta, TokenLogprob
-from agentserve.engine.reference_model import byte_tokenizer
+from agentserve.engine.replies.logprobs import LogprobTrail, token_logprob
+from agentserve.engine.runners.reference_model import byte_tokenizer
 from engine_rig import GREEDY, Rig
 
 TOKENIZER = byte_tokenizer()

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from agentserve.engine.memory import available_bytes, plan_kv, resident_bytes
-from agentserve.engine.runner import KvGeometry
+from agentserve.engine.runners.memory import available_bytes, plan_kv, resident_bytes
+from agentserve.engine.runners.runner import KvGeometry
 
 GEOMETRY = KvGeometry(block_tokens=32, block_bytes=1000)
 

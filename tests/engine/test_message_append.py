@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from agentserve.engine.config import EngineConfig
-from agentserve.engine.gguf_source import open_gguf
+from agentserve.engine.gguf.source import open_gguf
 from agentserve.engine.protocol import (
     CancelReason,
     GenerateRequest,
@@ -216,7 +216,7 @@ def test_random_conversations_answer_as_a_cold_engine_does_on_the_same_tokens(
 
 @pytest.mark.model
 def test_random_conversations_of_smollm2_answer_as_a_cold_engine_does(smollm2: Path) -> None:
-    from agentserve.engine.openvino_loading import open_openvino
+    from agentserve.engine.runners.loading import open_openvino
 
     source = open_gguf(smollm2)
     backend = open_openvino(source, LoadModel("smollm2", str(smollm2), exact=True), lambda stage: None)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from agentserve.engine import openvino_loading
 from agentserve.engine.loading import LoadedModel, load
 from agentserve.engine.model_errors import LoadError, ModelFileError
 from agentserve.engine.protocol import LoadModel, LoadStage
-from agentserve.engine.runner import SequenceSlice, StepPlan
+from agentserve.engine.runners import loading as openvino_loading
+from agentserve.engine.runners.runner import SequenceSlice, StepPlan
 from gguf.constants import GGMLQuantizationType as Q
 from tiny_models import write_tiny_gguf
 

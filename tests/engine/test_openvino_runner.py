@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 import pytest
-from agentserve.engine.gguf_source import open_gguf
-from agentserve.engine.graph_decoder import build_decoder
-from agentserve.engine.graph_weights import GraphWeights
-from agentserve.engine.lowering import Census, LoweringError, check_census, lower, take_census
-from agentserve.engine.runner import Logits, SequenceSlice, StepPlan
-from agentserve.engine.runner_openvino import OpenVinoRunner, cpu_properties
+from agentserve.engine.gguf.source import open_gguf
+from agentserve.engine.graph.decoder import build_decoder
+from agentserve.engine.graph.lowering import Census, LoweringError, check_census, lower, take_census
+from agentserve.engine.graph.weights import GraphWeights
+from agentserve.engine.runners.openvino import OpenVinoRunner, cpu_properties
+from agentserve.engine.runners.runner import Logits, SequenceSlice, StepPlan
 from gguf.constants import GGMLQuantizationType as Q
 from tiny_models import write_tiny_gguf
 

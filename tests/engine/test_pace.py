@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from agentserve.engine.config import EngineConfig, first_chunk
-from agentserve.engine.pace import Pace
+from agentserve.engine.scheduling.pace import Pace
 
 CONFIG = EngineConfig(context_length=8192, chunk_seconds=0.5, min_chunk=32, first_chunk=128, max_chunk=512)
 

@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable
 
 import pytest
-from agentserve.engine import block_cache
 from agentserve.engine.engine import Engine
+from agentserve.engine.prefix import block_cache
 from agentserve.engine.sequence import Sequence
 from hypothesis import settings
 from prefix_world import PrefixWorld
@@ -74,14 +74,14 @@ def not_cut_after_an_abort(patch: pytest.MonkeyPatch) -> None:
 
 def state_not_restored(patch: pytest.MonkeyPatch) -> None:
     """A reused prefix brings its KV and not its recurrent state."""
-    from agentserve.engine.runner_reference import ReferenceRunner
+    from agentserve.engine.runners.reference import ReferenceRunner
 
     patch.setattr(ReferenceRunner, "copy_state", lambda self, source, target: self.clear_state(target))
 
 
 def tail_not_copied(patch: pytest.MonkeyPatch) -> None:
     """A partly shared block is not copied before it is written to."""
-    from agentserve.engine.runner_reference import ReferenceRunner
+    from agentserve.engine.runners.reference import ReferenceRunner
 
     patch.setattr(ReferenceRunner, "copy_block", lambda self, source, target: None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from agentserve.engine.reply_memory import Found, Reply, ReplyMemory, place_after
+from agentserve.engine.replies.memory import Found, Reply, ReplyMemory, place_after
 
 TEXT = "user asks, assistant: "
 

@@ -16,9 +16,9 @@ from agentserve.engine.protocol import (
     TextDelta,
     ToolCallDelta,
 )
-from agentserve.engine.reasoning import REASONING_FORMATS as KNOWN_REASONING
-from agentserve.engine.reply_formats import find_formats
-from agentserve.engine.reply_reader import Read, ReplyReader, deltas
+from agentserve.engine.replies.formats import find_formats
+from agentserve.engine.replies.reader import Read, ReplyReader, deltas
+from agentserve.engine.replies.reasoning import REASONING_FORMATS as KNOWN_REASONING
 from agentserve.engine.tool_formats.events import CallArguments, CallEnd, CallStart, Event, Reasoning, Text
 from agentserve.engine.tool_formats.formats import FORMATS
 from scripted_model import TEMPLATES, scripted_tokenizer

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from agentserve.engine.config import EngineConfig
 from agentserve.engine.protocol import Message
-from agentserve.engine.reply_memory import ReplyMemory
-from agentserve.engine.reply_recall import recall_replies, recent_conversations
+from agentserve.engine.replies.memory import ReplyMemory
+from agentserve.engine.replies.recall import recall_replies, recent_conversations
 from capsule_rig import CapsuleRig
 from transcript_desk import NEXT, QUESTION, REPLY, SYSTEM, Desk, assistant
 from transcript_models import merging_backend

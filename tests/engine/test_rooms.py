@@ -4,7 +4,7 @@ from itertools import permutations
 
 from agentserve.engine.config import EngineConfig
 from agentserve.engine.protocol import CancelReason, Failed, Finished, TextDelta
-from agentserve.engine.rooms import Claim, is_safe
+from agentserve.engine.scheduling.rooms import Claim, is_safe
 from engine_rig import Rig
 from hypothesis import given, settings
 from hypothesis import strategies as st

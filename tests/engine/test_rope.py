@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agentserve.engine.gguf_metadata import ArchitectureMetadata, Metadata
+from agentserve.engine.gguf.metadata import ArchitectureMetadata, Metadata
+from agentserve.engine.gguf.rope import Rope, read_rope
 from agentserve.engine.model_errors import ModelFileError
-from agentserve.engine.rope import Rope, read_rope
 
 DIM, CONTEXT, BASE = 64, 32_768, 1_000_000.0
 

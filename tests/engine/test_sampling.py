@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from agentserve.engine.protocol import SamplingParams
-from agentserve.engine.sampling import ResolvedSampling, Sampler, draw, resolve_sampling, uniform
+from agentserve.engine.replies.sampling import ResolvedSampling, Sampler, draw, resolve_sampling, uniform
 
 PLAIN = ResolvedSampling(1.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0, seed=1)
 LOGITS = np.log(np.array([0.5, 0.25, 0.15, 0.07, 0.03], np.float32))

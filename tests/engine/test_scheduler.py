@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from agentserve.engine.protocol import GenerateRequest, Message
-from agentserve.engine.scheduler import Lane, Scheduler, lane_of
+from agentserve.engine.scheduling.scheduler import Lane, Scheduler, lane_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

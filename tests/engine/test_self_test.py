@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 from agentserve.engine.protocol import LoadModel
-from agentserve.engine.reference_model import open_reference
-from agentserve.engine.runner import Logits, Runner, StepPlan
-from agentserve.engine.self_test import run_self_test
+from agentserve.engine.runners.reference_model import open_reference
+from agentserve.engine.runners.runner import Logits, Runner, StepPlan
+from agentserve.engine.runners.self_test import run_self_test
 from engine_rig import RecordingRunner
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from agentserve.engine.conversations import Conversation, Conversations
+from agentserve.engine.prefix.conversations import Conversation, Conversations
+from agentserve.engine.prefix.reuse import PrefixMemory, Reuse
 from agentserve.engine.protocol import PrefixPin
-from agentserve.engine.reuse import PrefixMemory, Reuse
 from agentserve.engine.sequence import Sequence
 from hypothesis import settings
 from hypothesis import strategies as st

@@ -7,14 +7,7 @@ from typing import TypeVar
 
 import pytest
 from agentserve.engine.config import EngineConfig
-from agentserve.engine.protocol import (
-    CancelReason,
-    GenerateRequest,
-    Message,
-    SessionAnswer,
-    SessionCommand,
-)
-from agentserve.engine.session_protocol import (
+from agentserve.engine.messages.sessions import (
     DeleteSession,
     ForkSession,
     ListSessions,
@@ -23,6 +16,13 @@ from agentserve.engine.session_protocol import (
     SessionList,
     SessionRefused,
     TruncateSession,
+)
+from agentserve.engine.protocol import (
+    CancelReason,
+    GenerateRequest,
+    Message,
+    SessionAnswer,
+    SessionCommand,
 )
 from capsule_rig import CapsuleRig
 from engine_rig import SYSTEM, Rig, chat

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from agentserve.engine.config import EngineConfig
-from agentserve.engine.gguf_source import open_gguf
-from agentserve.engine.openvino_loading import open_openvino
+from agentserve.engine.gguf.source import open_gguf
+from agentserve.engine.messages.sessions import ForkSession, TruncateSession
 from agentserve.engine.protocol import LoadModel, Message, Started
-from agentserve.engine.session_protocol import ForkSession, TruncateSession
+from agentserve.engine.runners.loading import open_openvino
 from engine_rig import Rig
 
 pytestmark = pytest.mark.model

@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 import pytest
-from agentserve.engine.gguf_source import GgufModel, open_gguf
-from agentserve.engine.graph_decoder import build_decoder
-from agentserve.engine.graph_weights import GraphWeights
-from agentserve.engine.lowering import lower
+from agentserve.engine.gguf.source import GgufModel, open_gguf
+from agentserve.engine.graph.decoder import build_decoder
+from agentserve.engine.graph.lowering import lower
+from agentserve.engine.graph.weights import GraphWeights
 from agentserve.engine.protocol import Minima
-from agentserve.engine.runner import SequenceSlice, StepPlan
-from agentserve.engine.runner_openvino import OpenVinoRunner, cpu_properties
-from agentserve.engine.tokenise import read_tokenizer
+from agentserve.engine.runners.openvino import OpenVinoRunner, cpu_properties
+from agentserve.engine.runners.runner import SequenceSlice, StepPlan
+from agentserve.engine.text.tokenise import read_tokenizer
 from gguf.quants import dequantize
 from numpy.typing import NDArray
 from tiny_models import gguf_name, uninterleave

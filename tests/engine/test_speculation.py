@@ -13,11 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from agentserve.engine import drafting
 from agentserve.engine.config import DraftLimits, EngineConfig
-from agentserve.engine.drafters import Draft, Source
+from agentserve.engine.drafting import drafting
+from agentserve.engine.drafting.drafters import Draft, Source
+from agentserve.engine.drafting.step_costs import ROWS, StepCosts
 from agentserve.engine.engine import Engine
 from agentserve.engine.loading import load
+from agentserve.engine.prefix.session import Session
 from agentserve.engine.protocol import (
     CancelReason,
     GenerateRequest,
@@ -27,13 +29,11 @@ from agentserve.engine.protocol import (
     SamplingParams,
     TextDelta,
 )
-from agentserve.engine.reply_reader import ReplyReader
-from agentserve.engine.replying import Replies
-from agentserve.engine.sampling import ResolvedSampling, Sampler
+from agentserve.engine.replies.reader import ReplyReader
+from agentserve.engine.replies.replying import Replies
+from agentserve.engine.replies.sampling import ResolvedSampling, Sampler
 from agentserve.engine.sequence import Sequence, Stamps
-from agentserve.engine.session import Session
-from agentserve.engine.step_costs import ROWS, StepCosts
-from agentserve.engine.text_stream import TextStream
+from agentserve.engine.text.text_stream import TextStream
 from engine_rig import GREEDY, Rig
 from prefix_world import CONFIG, PrefixWorld
 
@@ -55,7 +55,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
         return drafted(drafters, most) or noise
 
     monkeypatch.setattr(drafting, "first_draft", always)
-    monkeypatch.setattr("agentserve.engine.speculation.draft_length", lambda _rate, most, **_: most)
+    monkeypatch.setattr("agentserve.engine.drafting.speculation.draft_length", lambda _rate, most, **_: most)
 
 
 def replies(most: int, sampling: SamplingParams, exact: bool = True) -> tuple[list[str], Rig]:
@@ -179,7 +179,7 @@ def keeps_the_last_state(patch: pytest.MonkeyPatch) -> None:
 
 def accepts_too_much(patch: pytest.MonkeyPatch) -> None:
     """One token behind the first difference is taken as well."""
-    patch.setattr("agentserve.engine.replying.Replies.accept", lenient(Replies.accept))
+    patch.setattr("agentserve.engine.replies.replying.Replies.accept", lenient(Replies.accept))
 
 
 def lenient(accept: Callable[..., object]) -> Callable[..., object]:

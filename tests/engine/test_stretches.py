@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from agentserve.engine.gguf_source import open_gguf
-from agentserve.engine.reference_model import byte_tokenizer
-from agentserve.engine.stretches import Encoded, StretchEncoder
-from agentserve.engine.tokenise import Tokenizer, read_tokenizer
+from agentserve.engine.gguf.source import open_gguf
+from agentserve.engine.runners.reference_model import byte_tokenizer
+from agentserve.engine.text.stretches import Encoded, StretchEncoder
+from agentserve.engine.text.tokenise import Tokenizer, read_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import write_tiny_gguf

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from agentserve.engine.prompting import Prompter, PromptError
+from agentserve.engine.prompts.prompting import Prompter, PromptError
+from agentserve.engine.prompts.strict_turns import arrangements
+from agentserve.engine.prompts.templates import ChatTemplate
 from agentserve.engine.protocol import GenerateRequest, Message, SamplingParams, ToolCall
-from agentserve.engine.strict_turns import arrangements
-from agentserve.engine.templates import ChatTemplate
 from scripted_model import scripted_tokenizer
 
 SYSTEM, LATER = Message("system", "Be brief."), Message("system", "It is late.")

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from agentserve.engine.suffix_index import LEVELS, SEPARATOR, SuffixIndex
+from agentserve.engine.drafting.suffix_index import LEVELS, SEPARATOR, SuffixIndex
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -17,7 +17,7 @@ from agentserve.engine.protocol import (
     Started,
     TextDelta,
 )
-from agentserve.engine.runner import Logits, StepPlan
+from agentserve.engine.runners.runner import Logits, StepPlan
 from engine_rig import Rig
 
 

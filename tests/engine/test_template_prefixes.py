@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from agentserve.engine.gguf_source import open_gguf
+from agentserve.engine.gguf.source import open_gguf
+from agentserve.engine.prompts.templates import read_template
 from agentserve.engine.protocol import Message, ToolCall
-from agentserve.engine.templates import read_template
-from agentserve.engine.tokenise import read_tokenizer
+from agentserve.engine.text.tokenise import read_tokenizer
 from transcript_desk import (
     CALL_TEXT,
     EMPTY_BLOCK,

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentserve.engine import templates
-from agentserve.engine.gguf_source import open_gguf
+from agentserve.engine.gguf.source import open_gguf
 from agentserve.engine.model_errors import ModelFileError
+from agentserve.engine.prompts import templates
+from agentserve.engine.prompts.templates import ChatTemplate, TemplateError, read_template
 from agentserve.engine.protocol import Message, ToolCall
-from agentserve.engine.templates import ChatTemplate, TemplateError, read_template
-from agentserve.engine.tokenise import read_tokenizer
+from agentserve.engine.text.tokenise import read_tokenizer
 from tiny_models import CHATML, write_tiny_gguf
 
 TOOL = {

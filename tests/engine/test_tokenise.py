@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agentserve.engine.gguf_metadata import Metadata
-from agentserve.engine.gguf_source import open_gguf
-from agentserve.engine.gguf_tokenizer import TokenType
+from agentserve.engine.gguf.metadata import Metadata
+from agentserve.engine.gguf.source import open_gguf
+from agentserve.engine.gguf.tokenizer import TokenType
 from agentserve.engine.model_errors import ModelFileError
-from agentserve.engine.tokenise import Tokenizer, read_tokenizer
+from agentserve.engine.text.tokenise import Tokenizer, read_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_models import write_tiny_gguf

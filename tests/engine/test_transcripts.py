@@ -6,11 +6,11 @@ import random
 from pathlib import Path
 
 import pytest
-from agentserve.engine.gguf_source import open_gguf
-from agentserve.engine.prompting import Prompter
+from agentserve.engine.gguf.source import open_gguf
+from agentserve.engine.prompts.prompting import Prompter
+from agentserve.engine.prompts.templates import ChatTemplate
 from agentserve.engine.protocol import GenerateRequest, Message, SamplingParams
-from agentserve.engine.templates import ChatTemplate
-from agentserve.engine.tokenise import read_tokenizer
+from agentserve.engine.text.tokenise import read_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import write_tiny_gguf

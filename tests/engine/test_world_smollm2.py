@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from agentserve.engine.backend import Backend
-from agentserve.engine.capsule_disk import CapsuleDisk
-from agentserve.engine.gguf_source import open_gguf
-from agentserve.engine.openvino_loading import open_openvino
+from agentserve.engine.capsules.disk import CapsuleDisk
+from agentserve.engine.gguf.source import open_gguf
 from agentserve.engine.protocol import LoadModel
-from agentserve.engine.runner import Runner
-from agentserve.engine.runner_openvino import OpenVinoRunner
+from agentserve.engine.runners.backend import Backend
+from agentserve.engine.runners.loading import open_openvino
+from agentserve.engine.runners.openvino import OpenVinoRunner
+from agentserve.engine.runners.runner import Runner
 from capsule_world import CapsuleWorld, Models
 from hypothesis import HealthCheck, Phase, settings
 from prefix_world import Oracle

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from agentserve.engine.reasoning import detect_reasoning
+from agentserve.engine.replies.reasoning import detect_reasoning
 from agentserve.engine.tool_formats.formats import FORMATS, by_name, detect
 
 # The lines of well-known templates that show a call.

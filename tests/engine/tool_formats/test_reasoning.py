@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from agentserve.engine.reasoning import REASONING_FORMATS, ReasoningSplitter, reply_parser
+from agentserve.engine.replies.reasoning import REASONING_FORMATS, ReasoningSplitter, reply_parser
 from agentserve.engine.tool_formats.events import Reasoning, Text
 from agentserve.engine.tool_formats.formats import by_name
 from agentserve.engine.tool_formats.tools import read_tools

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from agentserve.engine.prompts.templates import ChatTemplate
 from agentserve.engine.protocol import Message, ToolCall
-from agentserve.engine.templates import ChatTemplate
 from agentserve.engine.tool_formats.formats import detect
 from hypothesis import given, settings
 from hypothesis import strategies as st
