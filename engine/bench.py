@@ -82,6 +82,8 @@ class Bench:
         }
 
     def _run(self, request: GenerateRequest) -> Finished:
+        while self._engine.step():
+            """A worker too has time between two requests of one client."""
         stamps, self._end = Stamps(time.monotonic()), None
         prompter = self._model.prompter
         self._engine.submit(prompter.sequence(request, prompter.prompt(request), stamps))
@@ -97,7 +99,7 @@ class Bench:
 def package_text() -> str:
     """The source code of this package, file after file."""
     root = Path(__file__).parents[1]
-    files = (file for folder in ("engine", "daemon", "cli") for file in sorted((root / folder).glob("*.py")))
+    files = (file for folder in ("engine", "daemon", "cli") for file in sorted((root / folder).rglob("*.py")))
     return "\n".join(file.read_text("utf-8") for file in files)
 
 

@@ -21,6 +21,7 @@ from .prefix.conversations import Conversations
 from .prefix.integrity import Holders, IntegrityCheck
 from .prefix.kv_pool import OutOfBlocks
 from .prefix.pinning import pin_again
+from .prefix.ready_blocks import ReadyBlocks
 from .prefix.reuse import Reuse
 from .prefix.session_desk import SessionDesk
 from .protocol import (
@@ -80,6 +81,7 @@ class Engine:
         step_tokens = config.draft_limits.most + 1
         self._rooms = Rooms(cache.blocks, runner.geometry, config.reply_room, step_tokens)
         self._opening = Opening(runner, cache, self.capsules, self.conversations, self._rooms)
+        self._ready = ReadyBlocks(runner, cache.blocks, config.max_chunk // runner.geometry.block_tokens)
         self.integrity = IntegrityCheck(cache, self._holders)
         self.pace = Pace(config)
         self.speculation = Speculation(runner, cache, config)
@@ -118,14 +120,14 @@ class Engine:
             sequence.cancelled = reason
 
     def step(self) -> bool:
-        """Computes one step, or copies a block for the disk. False when there was nothing to do."""
+        """Computes one step, or does something useful without one. False when there was nothing to do."""
         self._current = None
         self._take_arrivals()
         self._drop_ended()
         begun = time.perf_counter()
         sequence = self._next()
         if sequence is None:
-            return self.capsules.save_some(is_busy=False) or self.speculation.idle()
+            return self._idle()
         chunk = self.pace.chunk(sequence.committed)
         work = next_work(sequence, chunk, at_boundaries=self._has_state)
         if not sequence.is_prefilling:
@@ -138,6 +140,10 @@ class Engine:
         self._current = None
         self.capsules.save_some(is_busy=True)
         return True
+
+    def _idle(self) -> bool:
+        """Does a part of what is better done before the next request comes. False when nothing is left to do."""
+        return self._ready.write_one() or self.capsules.save_some(is_busy=False) or self.speculation.idle()
 
     def cancel_all(self, reason: CancelReason) -> None:
         """Ends every request now; on the engine thread."""

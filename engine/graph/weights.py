@@ -81,6 +81,8 @@ class GraphWeights:
                 for part in parts
             ]
             self._shared[key] = _as_node(held)
+            # The file is read once; its pages would lie in memory beside what was made of them.
+            self._source.release_pages()
         return self._shared[key]
 
 

@@ -10,7 +10,8 @@ The same book-keeping serves KV blocks and rows of recurrent state. The bytes li
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
 
 class OutOfBlocks(Exception):
@@ -59,6 +60,10 @@ class BlockPool:
     def available(self) -> int:
         """Slots that `allocate` can give."""
         return self.free + self.cached
+
+    def next_free(self, count: int) -> Iterator[int]:
+        """The slots that `allocate` will give next, at most `count`; cached ones are not among them."""
+        return islice(reversed(self._free), count)
 
     def is_idle(self, block: int) -> bool:
         """Whether nobody holds the slot."""

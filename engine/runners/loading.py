@@ -131,7 +131,6 @@ def _graph(core: ov.Core, source: GgufModel, spec: LoadModel) -> _Graph:
     if cached is not None:
         return _Graph(cached, mapped, True)
     built = build_decoder(source.config, GraphWeights(source, spec.minima))
-    source.release_pages()
     try:
         cache.store(built, spec.model_digest, key)
     except OSError as error:
