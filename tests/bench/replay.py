@@ -11,7 +11,7 @@ says it computed (`usage.prompt_tokens_details.cached_tokens`, or llama.cpp's `t
 possible (`least_work.py`): exact with `--tokens`, which names the GGUF file that is served, or `mock`; else by the
 characters of the texts. The history holds the replies that the server gave, as a real client's does, so that going
 on behind an own reply counts; `--scripted` puts the same words there for every server, which makes the prompts
-equal and the replies of no use. Three short requests before the day measure how long tokens are.
+equal and the replies of no use; their digest tells whether two servers gave the same ones. Three short requests before the day measure how long tokens are.
 
 `--restart-command` is run by the shell, and its time is not counted; without it, the last part is left out.
 
@@ -21,6 +21,8 @@ Target: at most 1.03 times the smallest number possible.
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import subprocess
 import sys
 import time
@@ -53,6 +55,7 @@ class Played:
     least: int
     first_s: float
     waited_s: float
+    reply: str
 
 
 class Player:
@@ -72,10 +75,18 @@ class Player:
         waited = time.perf_counter() - begun
         for request, answer in zip(requests, answers, strict=True):
             least = self._least.take(request, answer)
-            one = Played(
-                phase, answer.prompt_tokens, answer.prefilled, least, answer.first_s, waited / len(requests)
+            share = waited / len(requests)
+            self.played.append(
+                Played(
+                    phase,
+                    answer.prompt_tokens,
+                    answer.prefilled,
+                    least,
+                    answer.first_s,
+                    share,
+                    answer.text,
+                )
             )
-            self.played.append(one)
         return [answer.text for answer in answers]
 
     def _complete(self, request: Request) -> Answer:
@@ -157,6 +168,12 @@ def summed(parts: Sequence[Played]) -> Sum:
     )
 
 
+def digest(parts: Sequence[Played]) -> str:
+    """Equal for two days with the same replies; the first 16 hexadecimal digits of their SHA-256."""
+    replies = json.dumps([one.reply for one in parts])
+    return hashlib.sha256(replies.encode()).hexdigest()[:16]
+
+
 def rows(parts: Sequence[Played]) -> Iterator[tuple[str, ...]]:
     yield "part", "requests", "prompt tokens", "prefilled", "least", "ratio", "first tokens s", "wall s"
     for phase in dict.fromkeys(one.phase for one in parts):
@@ -204,7 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     total = summed(parts)
     counted = f"tokens of {options.tokens}" if options.tokens else "characters of the texts"
-    about = [("model", server.model), ("the least is counted by", counted)]
+    about = [("model", server.model), ("the least is counted by", counted), ("replies", digest(parts))]
     if not options.restart_command:
         about.append(("restart", "left out: no --restart-command"))
     targets = []
@@ -213,7 +230,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif options.check:
         sys.stderr.write("replay: the server does not say how many tokens it computed\n")
         return 2
-    facts = {"model": server.model, "total": asdict(total), "requests": [asdict(one) for one in parts]}
+    facts = {
+        "model": server.model,
+        "replies": digest(parts),
+        "total": asdict(total),
+        "requests": [asdict(one) for one in parts],
+    }
     return finish(facts, [about, list(rows(parts))], targets, as_json=options.json, check=options.check)
 
 
