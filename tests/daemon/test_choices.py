@@ -1,4 +1,4 @@
-"""Several choices to one request: over real sockets with the official SDK, and as the pure functions behind them."""
+"""Several choices to one request: over real sockets, and as the pure functions behind them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
-import openai
 import pytest
 from agentserve.daemon.choices import MOST_CHOICES, Choices, fan_out
 from agentserve.daemon.draft_sums import total_drafts
@@ -42,10 +41,6 @@ CHAT: dict[str, Any] = {
     "max_tokens": 12,
 }
 ASKED = GenerateRequest("r", (Message("user", "hi"),), sampling=SamplingParams(seed=7), session_id="s")
-
-
-def sdk(live: Any) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{live.url}/v1", api_key="anything", max_retries=0, timeout=30)
 
 
 def post(live: Any, **fields: Any) -> dict[str, Any]:
@@ -118,17 +113,6 @@ def test_the_choices_of_a_stream_grow_side_by_side(serve: Serve) -> None:
     live = serve(reference_step=0.02)
     indexes = [frame["choices"][0]["index"] for frame in chunks(live, n=2, temperature=0, max_tokens=60)[2:]]
     assert indexes.index(1) < len(indexes) - indexes[::-1].index(0) - 1
-
-
-def test_the_sdk_reads_several_choices_whole_and_streamed(serve: Serve) -> None:
-    with sdk(serve()) as client:
-        answer = client.chat.completions.create(**CHAT, n=3)
-        assert [choice.index for choice in answer.choices] == [0, 1, 2]
-        streamed = ["", "", ""]
-        for chunk in client.chat.completions.create(**CHAT, n=3, stream=True):
-            for choice in chunk.choices:
-                streamed[choice.index] += choice.delta.content or ""
-        assert streamed == [choice.message.content for choice in answer.choices]
 
 
 def test_each_choice_has_its_own_logprobs_and_calls_its_own_end(serve: Serve) -> None:

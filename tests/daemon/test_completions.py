@@ -1,4 +1,4 @@
-"""`/v1/completions` over real sockets and a real worker, with the official SDK and with plain requests."""
+"""`/v1/completions` over real sockets and a real worker."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
 Serve = Callable[..., Any]
@@ -17,10 +16,6 @@ ASKED: dict[str, Any] = {"model": "reference", "prompt": "once upon a time", "te
 @pytest.fixture
 def live(serve: Serve) -> Any:
     return serve()
-
-
-def sdk(live: Any) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{live.url}/v1", api_key="anything", max_retries=0, timeout=30)
 
 
 def post(live: Any, route: str = "completions", **fields: Any) -> httpx.Response:
@@ -148,21 +143,6 @@ def test_a_prompt_that_goes_on_reuses_what_is_known(live: Any) -> None:
 def test_the_answer_may_be_held_to_a_form(live: Any) -> None:
     (text,) = texts(ok(live, guided_regex="[0-9]{4}"))
     assert text.isdigit()
-
-
-def test_the_sdk_reads_answers_and_streams(live: Any) -> None:
-    with sdk(live) as client:
-        answer = client.completions.create(**ASKED, n=2, max_tokens=5)
-        assert [choice.index for choice in answer.choices] == [0, 1]
-        assert answer.usage is not None
-        found = ["", ""]
-        for chunk in client.completions.create(**ASKED, n=2, max_tokens=5, stream=True):
-            for choice in chunk.choices:
-                assert choice.finish_reason in (None, "length")
-                found[choice.index] += choice.text
-        assert found == [choice.text for choice in answer.choices]
-        with pytest.raises(openai.BadRequestError, match="suffix"):
-            client.completions.create(**ASKED, suffix="the end")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Embeddings over real sockets and a real worker, with the official SDK and with plain requests."""
+"""Embeddings over real sockets and a real worker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any
 
 import httpx
 import numpy as np
-import openai
 import pytest
 from agentserve.daemon.errors import Unavailable
 from agentserve.daemon.open_requests import OpenRequests
@@ -54,10 +53,6 @@ def live(start: Serve) -> Any:
     return start()
 
 
-def sdk(live: Any) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{live.url}/v1", api_key="anything", max_retries=0, timeout=10)
-
-
 def post(
     live: Any, route: str = "embeddings", headers: dict[str, str] | None = None, **fields: Any
 ) -> httpx.Response:
@@ -68,32 +63,6 @@ def post(
 def error(answer: httpx.Response) -> dict[str, Any]:
     body: dict[str, Any] = answer.json()["error"]
     return body
-
-
-def test_the_sdk_gets_the_same_vectors_as_floats_and_as_base64(live: Any) -> None:
-    texts = ["the quick fox", "the lazy dog", "the quick fox"]
-    with sdk(live) as client:
-        # The SDK asks for base64 where nothing is said, and decodes it.
-        packed = client.embeddings.create(model="tiny", input=texts)
-        plain = client.embeddings.create(
-            model="tiny", input=texts, encoding_format="float", dimensions=DIMENSIONS
-        )
-    rows = np.array([one.embedding for one in packed.data], np.float32)
-    np.testing.assert_array_equal(rows, np.array([one.embedding for one in plain.data], np.float32))
-    assert rows.shape == (3, DIMENSIONS)
-    np.testing.assert_array_equal(rows[0], rows[2])
-    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-5)
-    assert [one.index for one in packed.data] == [0, 1, 2]
-    assert (packed.object, packed.data[0].object, packed.model) == ("list", "embedding", MODEL)
-    assert (packed.usage.prompt_tokens, packed.usage.total_tokens) == (15, 15)
-
-
-def test_the_sdk_gets_typed_errors(live: Any) -> None:
-    with sdk(live) as client:
-        with pytest.raises(openai.BadRequestError, match="must not be empty"):
-            client.embeddings.create(model="tiny", input="")
-        with pytest.raises(openai.NotFoundError, match="nobody"):
-            client.embeddings.create(model="nobody", input="dog")
 
 
 def test_the_wire_carries_little_endian_floats(live: Any) -> None:

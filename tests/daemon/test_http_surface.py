@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
-import openai
 import pytest
 from agentserve.daemon.config import Settings
 from agentserve.daemon.hosts import Host, allowed_hosts, parse_host
@@ -27,17 +26,6 @@ def test_the_root_says_that_it_runs_to_get_and_head(serve: Serve, fake: Fake) ->
     assert httpx.get(live.url).text == "agentserve is running"
     head = httpx.head(live.url)
     assert (head.status_code, head.text) == (200, "")
-
-
-def test_mock_lists_the_reference_model_alone(serve: Serve, fake: Fake) -> None:
-    live = serve(command=fake())
-    with openai.OpenAI(base_url=f"{live.url}/v1", api_key="x") as client:
-        (model,) = client.models.list().data
-        assert client.models.retrieve("reference") == model
-        assert (model.id, model.object, model.owned_by) == ("reference", "model", "agentserve")
-        with pytest.raises(openai.NotFoundError, match="There is no model 'smollm2'"):
-            client.models.retrieve("smollm2")
-    assert model.to_dict()["context_length"] == model.to_dict()["max_model_len"] == 4096
 
 
 def test_stored_models_are_listed_without_loading_any(

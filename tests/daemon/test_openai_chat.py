@@ -32,55 +32,6 @@ def post(live: Any, content: Any, **headers: str) -> httpx.Response:
     return httpx.post(f"{live.url}/v1/chat/completions", content=data, headers=headers, timeout=10)
 
 
-def test_the_sdk_gets_a_whole_answer(serve: Serve, fake: Fake) -> None:
-    live = serve(command=fake())
-    with sdk(live) as client:
-        answer = client.chat.completions.create(**body("deltas=3"))
-    assert answer.id.startswith("chatcmpl-")
-    assert (answer.object, answer.model, answer.system_fingerprint) == (
-        "chat.completion",
-        "reference",
-        "fake-1",
-    )
-    (choice,) = answer.choices
-    assert (choice.index, choice.finish_reason) == (0, "stop")
-    assert (choice.message.role, choice.message.content) == ("assistant", "w0 w1 w2 ")
-    assert answer.usage is not None
-    usage = answer.usage
-    assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (10, 3, 13)
-    assert usage.prompt_tokens_details is not None
-    assert usage.prompt_tokens_details.cached_tokens == 4
-
-
-def test_the_sdk_streams_an_answer_and_its_usage(serve: Serve, fake: Fake) -> None:
-    live = serve(command=fake())
-    with sdk(live) as client:
-        stream = client.chat.completions.create(
-            **body("deltas=3 step=0.01"), stream=True, stream_options={"include_usage": True}
-        )
-        chunks = list(stream)
-    assert chunks[0].choices[0].delta.role == "assistant"
-    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == "w0 w1 w2 "
-    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "stop"
-    assert chunks[-1].choices == []
-    assert chunks[-1].usage is not None
-    assert chunks[-1].usage.total_tokens == 13
-    assert len({chunk.id for chunk in chunks}) == 1
-
-
-def test_the_sdk_raises_its_own_errors(serve: Serve, fake: Fake) -> None:
-    live = serve(command=fake())
-    with sdk(live) as client:
-        with pytest.raises(openai.NotFoundError, match="There is no model 'gpt-9'") as missing:
-            client.chat.completions.create(**body() | {"model": "gpt-9"})
-        with pytest.raises(openai.BadRequestError, match="temperature must be between 0 and 2") as bad:
-            client.chat.completions.create(**body(), temperature=3)
-        with pytest.raises(openai.APIError, match="the engine failed while it computed this request"):
-            list(client.chat.completions.create(**body("deltas=2 fail_after=1 step=0.01"), stream=True))
-    assert (missing.value.code, missing.value.param) == ("model_not_found", "model")
-    assert (bad.value.type, bad.value.param) == ("invalid_request_error", "temperature")
-
-
 def test_the_reference_model_gives_the_same_text_streamed_and_whole(serve: Serve) -> None:
     live = serve()
     asked = body("tell me more", max_tokens=40, temperature=1.0, seed=11)

@@ -59,16 +59,6 @@ def chunks(response: httpx.Response) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines[:-1]]
 
 
-def test_the_sdk_parses_what_its_own_schema_asked_for(serve: Serve) -> None:
-    with sdk(serve()) as client:
-        answer = client.chat.completions.parse(**CHAT, response_format=Person)
-        person = answer.choices[0].message.parsed
-        assert isinstance(person, Person)
-        assert answer.choices[0].finish_reason == "stop"
-        with client.chat.completions.stream(**CHAT, response_format=Person) as stream:
-            assert stream.get_final_completion().choices[0].message.parsed == person
-
-
 @pytest.mark.parametrize(
     ("fields", "pattern"),
     [

@@ -98,19 +98,6 @@ def test_the_first_delta_of_a_call_has_its_index_id_type_and_name(live: Any) -> 
     assert (answer.calls, answer.finish_reason) == ([["read", '{"path": "a.py"}']], "tool_calls")
 
 
-def test_the_helper_of_the_sdk_puts_a_stream_together(live: Any) -> None:
-    strict = {**READ, "function": {**READ["function"], "strict": True}}
-    with (
-        sdk(live) as client,
-        client.chat.completions.stream(**told(f"So.\n{CALL}", tools=[strict])) as stream,
-    ):
-        kinds = {event.type for event in stream}
-        (choice,) = stream.get_final_completion().choices
-    assert "tool_calls.function.arguments.done" in kinds
-    (call,) = choice.message.tool_calls
-    assert (choice.message.content, call.function.parsed_arguments) == ("So.", {"path": "a.py"})
-
-
 REPLIES = {
     "text alone": ("It rains.", 0),
     "text and a call": (f"I look.\n{CALL}", 1),
