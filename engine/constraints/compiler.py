@@ -9,7 +9,7 @@ from llguidance import LLMatcher, LLParserLimits
 
 from ..messages.constraint import Constraint
 from ..text.tokenise import Tokenizer
-from .errors import ConstraintError, invalid
+from .errors import ConstraintError, invalid, unsupported
 from .json_schema import JSON_OPTIONS, bounded
 from .tokens import grammar_tokenizer
 
@@ -70,17 +70,14 @@ def _try(constraint: Constraint, matcher: LLMatcher) -> None:
 
 def _error(constraint: Constraint, reason: str) -> ConstraintError:
     if keywords := _UNSUPPORTED.search(reason):
-        return _unsupported(constraint, json.loads(f"[{keywords[1]}]"))
+        return unsupported(constraint.param, json.loads(f"[{keywords[1]}]"))
     if reason.startswith("oneOf constraints are not supported"):
-        return _unsupported(constraint, ["oneOf whose schemas a value can fit more than one of (use anyOf)"])
+        return unsupported(
+            constraint.param, ["oneOf whose schemas a value can fit more than one of (use anyOf)"]
+        )
     if "only supported when" in reason:
-        return _unsupported(constraint, [reason.replace("only supported when", "unless")])
+        return unsupported(constraint.param, [reason.replace("only supported when", "unless")])
     if _TOO_BIG.search(reason):
         return invalid(constraint, f"its grammar has more than {MOST_SYMBOLS:,} symbols, the limit")
     in_regex = _REGEX_ERROR.search(reason)
     return invalid(constraint, in_regex[1] if in_regex else _PLACE.sub("", reason.split("\n", 1)[0]))
-
-
-def _unsupported(constraint: Constraint, keywords: list[str]) -> ConstraintError:
-    message = f"{constraint.param}: the JSON schema uses what is not supported: {', '.join(keywords)}"
-    return ConstraintError("unsupported_schema_keyword", message, constraint.param)

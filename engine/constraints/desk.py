@@ -68,7 +68,9 @@ class Constraints:
     def _whole(self, constraint: Constraint, request: GenerateRequest, prompt: Sequence[int]) -> Grammar:
         """A grammar for all of a reply but its reasoning."""
         grammar = self._fresh(constraint)
-        if not request.messages or self._gate is None:
+        # A grammar with calls in channels has the reasoning in it, which is a channel too.
+        has_reasoning = self._has_channels and constraint is not request.constraint
+        if not request.messages or self._gate is None or has_reasoning:
             return grammar
         opened = self._has_channels or self._formats.opens_reasoning(self._tokenizer, prompt)
         return GatedGrammar(grammar, self._tokenizer, self._gate, opened)
@@ -79,6 +81,8 @@ class Constraints:
         if calls is None:
             return None
         begun = self._fresh(calls.constraint)
+        if calls.marker is None:
+            return begun
         begun.observe(calls.marker)
         return CallGrammar(calls.marker, begun.copy)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from ..messages.constraint import Constraint, ConstraintKind
 
@@ -34,6 +35,12 @@ def invalid(constraint: Constraint, reason: str) -> ConstraintError:
     name = _NAMES[constraint.kind]
     message = f"{constraint.param}: this {name} can't be used: {reason}"
     return ConstraintError(f"invalid_{name.lower().replace(' ', '_')}", message, constraint.param)
+
+
+def unsupported(param: str, keywords: Iterable[str]) -> ConstraintError:
+    """The error for a schema in this field that asserts what no grammar can promise."""
+    message = f"{param}: the JSON schema uses what is not supported: {', '.join(keywords)}"
+    return ConstraintError("unsupported_schema_keyword", message, param)
 
 
 def check_size(constraint: Constraint) -> None:

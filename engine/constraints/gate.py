@@ -19,8 +19,8 @@ _MOST_BREAKS = 2
 
 @dataclass(frozen=True, slots=True)
 class ReasoningTokens:
-    """What a gate has to know of a model: the token that begins reasoning, if it is a single one, how reasoning
-    ends, the tokens that are nothing but line breaks with how many they are, and the tokens that end a turn."""
+    """What a gate has to know of a model: the token that begins reasoning, if there is one, how reasoning ends, the
+    tokens that are nothing but line breaks with how many they are, and the tokens that end a turn."""
 
     start: int | None
     end: bytes
@@ -33,7 +33,16 @@ def reasoning_tokens(tokenizer: Tokenizer, form: ReasoningFormat) -> ReasoningTo
     wanted = {b"\n" * count: count for count in range(1, _MOST_BREAKS + 1)}
     texts = enumerate(map(tokenizer.token_bytes, range(tokenizer.vocab_size)))
     breaks = {token: wanted[text] for token, text in texts if text in wanted}
-    return ReasoningTokens(tokenizer.id_of(form.start), form.end.encode(), breaks, tokenizer.eos_ids)
+    return ReasoningTokens(_start(tokenizer, form), form.end.encode(), breaks, tokenizer.eos_ids)
+
+
+def _start(tokenizer: Tokenizer, form: ReasoningFormat) -> int | None:
+    """The token that begins reasoning: the whole marker, or a special token that only a marker begins with."""
+    whole = tokenizer.id_of(form.start)
+    if whole is not None:
+        return whole
+    begun = (tokenizer.id_of(text) for text in form.tokens if form.start.startswith(text))
+    return next(begun, None)
 
 
 class CallGrammar:

@@ -9,9 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from ..text.tokenise import Tokenizer
 from ..tool_formats.tools import Tools
 from .json_schema import JSON_OPTIONS, bounded
-
-# A slash would end the expression; one behind a backslash does not, and a backslash may be escaped itself.
-_SLASH = re.compile(r"\\.|/|\n", re.DOTALL)
+from .strings import anything_but, expression
 
 
 class GrammarWriter:
@@ -20,19 +18,21 @@ class GrammarWriter:
     def __init__(self, tokenizer: Tokenizer, tools: Tools) -> None:
         longest_first = sorted(tokenizer.control_texts, key=len, reverse=True)
         self._control = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
-        self._id_of = tokenizer.id_of
+        self._tokenizer = tokenizer
         self.tools = tools
-        self._rules: list[str] = []
+        self._names: dict[str, str] = {}
 
     def grammar(self, start: str) -> str:
         """The whole source; `start` is the expression for the reply."""
-        return "\n".join([f"start: {start}", *self._rules])
+        return "\n".join([f"start: {start}", *(f"{name}: {body}" for body, name in self._names.items())])
 
-    def rule(self, body: str, options: str = "") -> str:
-        """A new rule; returns its name."""
-        name = f"r{len(self._rules)}"
-        self._rules.append(f"{name}{options}: {body}")
-        return name
+    def rule(self, body: str) -> str:
+        """The name of a rule with this body."""
+        return self._names.setdefault(body, f"r{len(self._names)}")
+
+    def terminal(self, body: str) -> str:
+        """The name of a terminal: a stretch of text which all of `body` is about, so that `&` and `~` may be in it."""
+        return self._names.setdefault(body, f"T{len(self._names)}")
 
     @staticmethod
     def all_of(*parts: str) -> str:
@@ -45,15 +45,19 @@ class GrammarWriter:
 
     def has(self, control: str) -> bool:
         """Whether the model has a token of this text."""
-        return self._id_of(control) is not None
+        return self._tokenizer.id_of(control) is not None
+
+    def ends_turn(self, control: str) -> bool:
+        """Whether the model has a token of this text that ends its turn, so that no grammar can have it."""
+        return self._tokenizer.id_of(control) in self._tokenizer.eos_ids
 
     def text(self, text: str) -> str:
         """Exactly this text. Where it names control tokens of the model, it is these."""
         parts, end = list[str](), 0
         for match in self._control.finditer(text):
-            parts += [self._quoted(text[end : match.start()]), f"<[{self._id_of(match[0])}]>"]
+            parts += [self.quoted(text[end : match.start()]), f"<[{self._tokenizer.id_of(match[0])}]>"]
             end = match.end()
-        return self.all_of(*parts, self._quoted(text[end:]))
+        return self.all_of(*parts, self.quoted(text[end:]))
 
     def json(self, schema: str) -> str:
         """A value that keeps to a JSON Schema, which is an object given as JSON text."""
@@ -62,7 +66,26 @@ class GrammarWriter:
 
     def regex(self, source: str) -> str:
         """A text that a regular expression matches from beginning to end."""
-        return self.rule(f"/{_SLASH.sub(_escaped, source)}/")
+        return self.rule(expression(source))
+
+    def free(self, *, without: Iterable[str]) -> str:
+        """A text that has none of these in it, to the end of the reply."""
+        return self.terminal(anything_but(*without))
+
+    def up_to(self, end: str, *restrictions: str, begin: str = "", without: Iterable[str] = ()) -> str:
+        """A text between `begin` and `end`, which is not in it, and neither is any of `without`. All `restrictions`,
+        which are expressions, hold for the text."""
+        body = " & ".join([*restrictions, anything_but(end, *without)])
+        if self._control.match(end):
+            return self.all_of(self.text(begin), self.terminal(body), self.text(end))
+        # One terminal: what is read next must not depend on where a shorter one could have ended.
+        return self.terminal(self.all_of(self.quoted(begin), f"({body})", self.quoted(end)))
+
+    def exactly(self, text: str, quote: str, behind: str = "") -> str:
+        """This text between quotes, in letters even where it names control tokens, and what stands behind them."""
+        if self._control.match(quote):
+            return self.all_of(self.text(quote), self.quoted(text), self.text(quote + behind))
+        return self.quoted(f"{quote}{text}{quote}{behind}")
 
     def arguments(self, tool: str) -> str:
         """A JSON object with the arguments of a tool."""
@@ -88,13 +111,9 @@ class GrammarWriter:
             # Definitions that the schema may refer to.
             shared = {key: root[key] for key in ("$defs", "definitions") if key in root}
             return self.all_of(self.json(self.json_text({**schema, **shared})), self.text(end))
-        if self._control.search(end):
-            return self.all_of(r"/(.|\n)*/", self.text(end))
-        return self.rule(r"/(.|\n)*/", f"[suffix={self._quoted(end)}]")
+        return self.up_to(end, without=(end.strip(),))
 
-    def _quoted(self, text: str) -> str:
-        return self.json_text(text) if text else ""
-
-
-def _escaped(match: re.Match[str]) -> str:
-    return {"/": r"\/", "\n": r"\n"}.get(match[0], match[0])
+    @staticmethod
+    def quoted(text: str) -> str:
+        """This text in letters, whatever tokens it names."""
+        return GrammarWriter.json_text(text) if text else ""

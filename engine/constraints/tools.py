@@ -1,64 +1,75 @@
-"""Grammars of tool calls: what a model has to write so that its reply is calls of the tools it was offered.
-
-Most notations of `tool_formats` have a grammar here, in llguidance's Lark. What it lets through, the parser of the
-notation reads as complete calls.
-"""
+"""Grammars of tool calls: what a model has to write so that its reply is calls of the tools it was offered."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from ..messages.constraint import Constraint
 from ..messages.request import GenerateRequest
 from ..text.tokenise import Tokenizer
-from ..tool_formats import deepseek
+from ..tool_formats.events import CallEnd, CallStart
 from ..tool_formats.formats import ToolFormat
-from ..tool_formats.tools import read_tools
-from .errors import ConstraintError
+from ..tool_formats.tools import Tools, read_tools
+from . import harmony
+from .alternatives import Unsupported
+from .errors import ConstraintError, invalid, unsupported
 from .lark import GrammarWriter
-
-
-@dataclass(frozen=True, slots=True)
-class _Notation:
-    """`call(writer, tool)` writes one call. `between` stands between two, `opening` and `closing` around them all.
-    `marker` is what the first call begins with, if nothing else does."""
-
-    call: Callable[[GrammarWriter, str], str]
-    marker: str | None
-    between: str = "\n"
-    opening: str = ""
-    closing: str = ""
-
-    def calls(self, writer: GrammarWriter, tools: Iterable[str], *, several: bool) -> str:
-        """An expression for calls of these tools: for one, or for any number."""
-        call = writer.rule(" | ".join(self.call(writer, tool) for tool in tools))
-        more = f"({writer.all_of(writer.text(self.between), call)})*" if several else ""
-        return writer.all_of(writer.text(self.opening), call, more, writer.text(self.closing))
+from .notations import Notation, find_notation
 
 
 class FreeCalls(NamedTuple):
-    """What follows the token `marker`, itself included, in a reply that is free to have calls."""
+    """What follows the token `marker`, itself included, in a reply that is free to have calls; without a marker it is
+    the whole reply."""
 
-    marker: int
+    marker: int | None
     constraint: Constraint
+
+
+class _Form(NamedTuple):
+    """A model's format of calls, and how it is written."""
+
+    form: ToolFormat
+    notation: Notation
+    writer: GrammarWriter
+
+    def calls(self, tools: Iterable[str], *, several: bool) -> str:
+        """An expression for calls of these tools. Raises ConstraintError."""
+        tools = tuple(tools)
+        self._check_names(tools)
+        try:
+            return self.notation.calls(self.writer, tools, several=several)
+        except Unsupported as error:
+            raise unsupported("tools", error.keywords) from None
+        except ValueError as error:
+            raise invalid(Constraint("json_schema", "", "tools"), str(error)) from None
+
+    def _check_names(self, tools: Iterable[str]) -> None:
+        """Raises ConstraintError for a tool whose name the notation can't write: its own parser knows."""
+        sample = self.notation.sample
+        if sample is None:
+            return
+        for tool in tools:
+            events = self.form.parser(Tools({tool: {}})).feed(sample(tool))
+            found = [event.name for event in events if isinstance(event, CallStart)]
+            if found != [tool] or not any(isinstance(event, CallEnd) for event in events):
+                message = f"tools: {tool!r} is a name that {self.form.name} calls can't have"
+                raise ConstraintError("unsupported_parameter", message, "tools")
 
 
 def required_calls(request: GenerateRequest, form: ToolFormat | None, tokenizer: Tokenizer) -> Constraint:
     """The constraint of a reply that is calls of the request's required tools; of one, where only one is allowed.
 
-    Raises ConstraintError for a model whose notation has no grammar.
+    Raises ConstraintError, also for a model that was taught no calls.
     """
-    writer = _writer(request, tokenizer)
-    notation = _notation(form, writer)
-    if notation is None:
-        how = f"writes them as {form.name}" if form else "was taught none"
-        message = f"tool_choice: calls can't be demanded of this model, which {how}"
+    writing = _form(request, form, tokenizer)
+    if writing is None:
+        message = "tool_choice: calls can't be demanded of this model, which was taught none"
         raise ConstraintError("unsupported_parameter", message, "tool_choice")
-    calls = notation.calls(writer, request.required_tools, several=request.parallel_tool_calls)
-    return Constraint("lark", writer.grammar(calls), "tools")
+    calls = writing.calls(request.required_tools, several=request.parallel_tool_calls)
+    reply = writing.notation.reply(writing.writer, calls)
+    return Constraint("lark", writing.writer.grammar(reply), "tools")
 
 
 def answer_or_calls(
@@ -66,29 +77,41 @@ def answer_or_calls(
 ) -> Constraint:
     """The constraint of a reply that is either as `asked`, or calls of the tools that the request offers.
 
-    Where the two can't be put into one grammar it is `asked` alone.
+    Where the two can't be put into one grammar it is `asked` alone. Raises ConstraintError.
     """
-    writer = _writer(request, tokenizer)
-    notation = _notation(form, writer)
+    writing = _form(request, form, tokenizer)
     # The rules of two grammars in Lark would get mixed up.
-    if asked.kind == "lark" or notation is None or not writer.tools.names:
+    if asked.kind == "lark" or writing is None or not writing.writer.tools.names:
         return asked
+    writer = writing.writer
     answer = writer.json(asked.source) if asked.kind == "json_schema" else writer.regex(asked.source)
-    calls = notation.calls(writer, writer.tools.names, several=request.parallel_tool_calls)
-    return Constraint("lark", writer.grammar(f"{answer} | {calls}"), asked.param)
+    calls = writing.calls(writer.tools.names, several=request.parallel_tool_calls)
+    return Constraint("lark", writer.grammar(writing.notation.reply(writer, calls, answer)), asked.param)
 
 
 def free_calls(request: GenerateRequest, form: ToolFormat | None, tokenizer: Tokenizer) -> FreeCalls | None:
-    """The calls that a reply may have anywhere, where a tool is strict; None where no token marks their beginning."""
-    writer = _writer(request, tokenizer)
-    notation = _notation(form, writer)
-    if notation is None or notation.marker is None or not _has_strict_tool(request.tools_json or "[]"):
+    """The calls that a reply may have anywhere, where a tool is strict; None where no token marks their beginning.
+
+    Raises ConstraintError.
+    """
+    writing = _form(request, form, tokenizer)
+    if writing is None or not _has_strict_tool(request.tools_json or "[]"):
         return None
-    marker = tokenizer.id_of(notation.marker)
+    writer = writing.writer
+    if writing.form.has_reasoning:
+        if not harmony.has_markers(writer):
+            return None
+        calls = writing.calls(writer.tools.names, several=request.parallel_tool_calls)
+        return _free(None, writer, harmony.free_reply(writer, calls))
+    marker = tokenizer.id_of(writing.notation.marker) if writing.notation.marker else None
     if marker is None:
         return None
-    calls = notation.calls(writer, writer.tools.names, several=bool(notation.closing))
-    return FreeCalls(marker, Constraint("lark", writer.grammar(calls), "tools"))
+    several = bool(writing.notation.closing)
+    return _free(marker, writer, writing.calls(writer.tools.names, several=several))
+
+
+def _free(marker: int | None, writer: GrammarWriter, reply: str) -> FreeCalls:
+    return FreeCalls(marker, Constraint("lark", writer.grammar(reply), "tools"))
 
 
 def _has_strict_tool(tools_json: str) -> bool:
@@ -97,102 +120,7 @@ def _has_strict_tool(tools_json: str) -> bool:
     return any(function.get("strict") is True for function in functions)
 
 
-def _writer(request: GenerateRequest, tokenizer: Tokenizer) -> GrammarWriter:
-    return GrammarWriter(tokenizer, read_tools(request.tools_json or "[]"))
-
-
-def _notation(form: ToolFormat | None, writer: GrammarWriter) -> _Notation | None:
-    if form is None:
-        return None
-    # The older generation writes a list of objects.
-    if form.name == "mistral" and not writer.has("[ARGS]"):
-        return _Notation(_plain_object, "[TOOL_CALLS]", ", ", "[TOOL_CALLS][", "]")
-    return _NOTATIONS.get(form.name)
-
-
-def _plain_object(writer: GrammarWriter, tool: str, arguments: str = "arguments") -> str:
-    return writer.json(writer.json_text(_call_schema(tool, arguments, writer.tools.schema(tool))))
-
-
-def _call_schema(tool: str, arguments: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of an object that is a call."""
-    properties = {
-        "name": {"const": tool},
-        arguments: {"type": "object", **_moved(schema, f"properties/{arguments}")},
-    }
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-
-
-def _moved(schema: Any, place: str) -> Any:
-    """A schema that becomes a part of another: its references point to where their targets are then."""
-    match schema:
-        case dict():
-            return {
-                key: _reference(value, place) if key == "$ref" else _moved(value, place)
-                for key, value in schema.items()
-            }
-        case list():
-            return [_moved(part, place) for part in schema]
-        case _:
-            return schema
-
-
-def _reference(target: Any, place: str) -> Any:
-    is_within = isinstance(target, str) and target.startswith("#")
-    return f"#/{place}{target[1:]}" if is_within else _moved(target, place)
-
-
-def _llama3(writer: GrammarWriter, tool: str) -> str:
-    return _plain_object(writer, tool, "parameters")
-
-
-def _hermes(writer: GrammarWriter, tool: str) -> str:
-    return writer.all_of(
-        writer.text("<tool_call>\n"), _plain_object(writer, tool), writer.text("\n</tool_call>")
-    )
-
-
-def _mistral(writer: GrammarWriter, tool: str) -> str:
-    return writer.all_of(writer.text(f"[TOOL_CALLS]{tool}[ARGS]"), writer.arguments(tool))
-
-
-def _deepseek(writer: GrammarWriter, tool: str) -> str:
-    begin, separator, end = deepseek.CALL_BEGIN, deepseek.SEPARATOR, deepseek.CALL_END
-    arguments = writer.arguments(tool)
-    bare = writer.all_of(writer.text(f"{begin}{tool}{separator}"), arguments, writer.text(end))
-    typed = writer.text(f"{begin}function{separator}{tool}\n```json\n")
-    fenced = writer.all_of(typed, arguments, writer.text(f"\n```{end}"))
-    return f"{bare} | {fenced}"
-
-
-def _qwen3_coder(writer: GrammarWriter, tool: str) -> str:
-    values = [
-        (argument, f"<parameter={argument}>\n", "\n</parameter>\n")
-        for argument in writer.tools.argument_names(tool)
-    ]
-    head = writer.text(f"<tool_call>\n<function={tool}>\n")
-    return writer.all_of(head, *writer.values(tool, values), writer.text("</function>\n</tool_call>"))
-
-
-def _glm(writer: GrammarWriter, tool: str) -> str:
-    values = [
-        (argument, f"<arg_key>{argument}</arg_key>\n<arg_value>", "</arg_value>\n")
-        for argument in writer.tools.argument_names(tool)
-    ]
-    head = writer.text(f"<tool_call>{tool}\n")
-    return writer.all_of(head, *writer.values(tool, values), writer.text("</tool_call>"))
-
-
-_NOTATIONS = {
-    "hermes": _Notation(_hermes, "<tool_call>"),
-    "qwen3_coder": _Notation(_qwen3_coder, "<tool_call>"),
-    "glm": _Notation(_glm, "<tool_call>"),
-    "llama3": _Notation(_llama3, None, "; "),
-    "mistral": _Notation(_mistral, "[TOOL_CALLS]", ""),
-    "deepseek": _Notation(_deepseek, deepseek.CALLS_BEGIN, "", deepseek.CALLS_BEGIN, deepseek.CALLS_END),
-}
+def _form(request: GenerateRequest, form: ToolFormat | None, tokenizer: Tokenizer) -> _Form | None:
+    writer = GrammarWriter(tokenizer, read_tools(request.tools_json or "[]"))
+    notation = find_notation(form, writer)
+    return None if form is None or notation is None else _Form(form, notation, writer)

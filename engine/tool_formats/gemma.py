@@ -36,8 +36,8 @@ from .python_calls import read_calls
 from .tools import Tools
 from .typed_values import ObjectWriter, as_json, string_value
 
-_CODE = "```tool_code"
-_CODE_END = "\n```"
+CODE = "```tool_code"
+CODE_END = "\n```"
 _DEPTH = 32  # lists and objects within each other
 _SCALARS = frozenset({"integer", "number", "boolean", "null"})
 
@@ -63,7 +63,7 @@ def gemma_reply(source: Source, tools: Tools, notation: Notation) -> Reading[Non
 
 def tool_code_reply(source: Source, tools: Tools) -> Reading[None]:
     """Calls in Python, in a fence."""
-    yield from marked_reply(source, (f"\n{_CODE}", _CODE), _CODE_END, partial(_code_block, tools=tools))
+    yield from marked_reply(source, (f"\n{CODE}", CODE), CODE_END, partial(_code_block, tools=tools))
 
 
 def _block(source: Source, notation: Notation) -> Reading[None]:
@@ -80,7 +80,7 @@ def _block(source: Source, notation: Notation) -> Reading[None]:
 
 def _object(source: Source, quote: str, depth: int) -> Reading[None]:
     yield from literal(source, "{")
-    members = ObjectWriter()
+    members = ObjectWriter(is_argument=depth < _DEPTH)
     first = True
     while (yield from _another(source, "}", first)):
         yield members.key((yield from _key(source, quote)))
@@ -144,10 +144,10 @@ def _value(source: Source, quote: str, depth: int) -> Reading[None]:
 
 def _code_block(source: Source, tools: Tools) -> Reading[None]:
     yield from optional(source, "\n")
-    yield from literal(source, _CODE)
-    code = yield from read_until(source, (_CODE_END,))
+    yield from literal(source, CODE)
+    code = yield from read_until(source, (CODE_END,))
     calls = read_calls(code, tools)
-    yield from literal(source, _CODE_END)
+    yield from literal(source, CODE_END)
     for call in calls:
         yield Begin(call.name)
         yield Fragment(call.arguments)

@@ -69,7 +69,7 @@ def _is_object(value: object) -> bool:
 def _types(schema: Any, root: Mapping[str, Any], depth: int) -> Iterator[str]:
     if not isinstance(schema, Mapping) or not depth:
         return
-    schema = _resolved(schema, root)
+    schema = resolved(schema, root)
     named = schema.get("type")
     listed = [named] if isinstance(named, str) else named
     if isinstance(listed, list):
@@ -83,13 +83,13 @@ def _types(schema: Any, root: Mapping[str, Any], depth: int) -> Iterator[str]:
             yield from _types(part, root, depth - 1)
 
 
-def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema that a reference within the document names (`#/$defs/…`), or the schema itself."""
+def resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema that a reference within the document names (`#/$defs/…`, `#`), or the schema itself."""
     reference = schema.get("$ref")
-    if not isinstance(reference, str) or not reference.startswith("#/"):
+    if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
         return schema
     target: Any = root
-    for part in reference[2:].split("/"):
+    for part in reference.split("/")[1:]:
         target = target.get(part.replace("~1", "/").replace("~0", "~")) if _is_object(target) else None
     return target if isinstance(target, Mapping) else schema
 

@@ -20,14 +20,16 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class ObjectWriter:
-    """Writes an object, argument by argument, into the open call. An argument that comes twice is malformed."""
+    """Writes an object, member by member, into the open call. An argument that comes twice is malformed; a key within
+    an argument that does is passed on, as in JSON, where the last one counts."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_argument: bool = False) -> None:
+        self._is_argument = is_argument
         self._keys: set[str] = set()
 
     def key(self, key: str) -> Fragment:
-        """The text up to the value of an argument. Raises Malformed."""
-        if key in self._keys:
+        """The text up to the value of a member. Raises Malformed."""
+        if key in self._keys and not self._is_argument:
             raise Malformed
         opener = ", " if self._keys else "{"
         self._keys.add(key)
