@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp
 
 from .completions_api import COMPLETIONS
@@ -34,6 +34,7 @@ from .metrics import ERROR_TYPE, Measured, metrics_route
 from .models_api import model_routes
 from .openai import CHAT
 from .openai_errors import error_object
+from .openapi import openapi_route
 from .pins_api import pin_routes
 from .request_ids import RequestIds, request_id_of
 from .requests_api import find_record, request_routes
@@ -57,20 +58,21 @@ def build_app(service: Service) -> ASGIApp:
             settings.namespace_keys,
         )
 
+    routes = [
+        Route("/v1/chat/completions", generating(CHAT), methods=["POST"]),
+        Route("/v1/completions", generating(COMPLETIONS), methods=["POST"]),
+        Route("/v1/embeddings", Embeddings(service.router, service.ledger, settings), methods=["POST"]),
+        *model_routes(service.router, service.started_at),
+        *token_routes(service.router, settings.max_body),
+        *pin_routes(service.router, settings.max_body, partial(find_record, service)),
+        *session_routes(service.router),
+        *request_routes(service),
+        *health_routes(service),
+        events_route(service),
+        metrics_route(service.metrics),
+    ]
     app = Starlette(
-        routes=[
-            Route("/v1/chat/completions", generating(CHAT), methods=["POST"]),
-            Route("/v1/completions", generating(COMPLETIONS), methods=["POST"]),
-            Route("/v1/embeddings", Embeddings(service.router, service.ledger, settings), methods=["POST"]),
-            *model_routes(service.router, service.started_at),
-            *token_routes(service.router, settings.max_body),
-            *pin_routes(service.router, settings.max_body, partial(find_record, service)),
-            *session_routes(service.router),
-            *request_routes(service),
-            *health_routes(service),
-            events_route(service),
-            metrics_route(service.metrics),
-        ],
+        routes=[*routes, openapi_route(routes)],
         middleware=[Middleware(OriginGuard, refuse=error_response)],
         exception_handlers={
             RequestError: _on_request_error,
@@ -102,8 +104,15 @@ async def _on_http_exception(request: Request, error: Any) -> Response:
     failure = InvalidRequest(f"{text}: {request.method} {request.url.path}", code=code)
     failure.status = error.status_code
     response = error_response(failure)
-    response.headers.update(error.headers or {})
+    if is_method:
+        response.headers["Allow"] = _allowed(request)
     return response
+
+
+def _allowed(request: Request) -> str:
+    """The methods of all routes of a path; Starlette would name those of the first."""
+    routes = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    return ", ".join(sorted({method for route in routes for method in route.methods}))
 
 
 async def _on_bug(request: Request, _error: Exception) -> Response:

@@ -15,7 +15,7 @@ MOST_CHARACTERS = 8192
 MOST_CHARACTERS_IN_ALL = 65536
 
 Format = Literal["float", "base64"]
-_FORMATS: tuple[Format, ...] = ("float", "base64")
+FORMATS: tuple[Format, ...] = ("float", "base64")
 
 
 class EmbeddingsBody(msgspec.Struct):
@@ -95,7 +95,7 @@ def _check_sizes(inputs: tuple[EmbeddingInput, ...]) -> None:
 
 
 def _format(given: str | None) -> Format:
-    for known in _FORMATS:
+    for known in FORMATS:
         if given in (None, known):
             return known
     _refuse(

@@ -5,6 +5,7 @@
     │   ├── InvalidRequest        400
     │   ├── ContextLengthExceeded 400 context_length_exceeded
     │   ├── ModelNotFound         404 model_not_found
+    │   ├── Conflict              409
     │   ├── BodyTooLarge          413
     │   ├── QueueFull             429 with Retry-After
     │   ├── CapsuleOverBudget     503 capsule_over_budget
@@ -77,6 +78,12 @@ class NotFound(InvalidRequest):
     status = 404
 
 
+class Conflict(InvalidRequest):
+    """What was asked does not go with how things are: a name is taken, is that of two, or is in use."""
+
+    status = 409
+
+
 class ModelNotFound(NotFound):
     """No model has this name; another one is never taken instead."""
 
@@ -132,7 +139,7 @@ class Cancelled(RequestError):
     499 is what proxies log for a client that went away; no SDK sends such a request again.
     """
 
-    _TABLE: ClassVar[dict[CancelReason, tuple[int, str, str]]] = {
+    TABLE: ClassVar[dict[CancelReason, tuple[int, str, str]]] = {
         CancelReason.CLIENT: (499, "client_disconnected", "The client closed its connection"),
         CancelReason.API: (499, "request_cancelled", "The request was cancelled by its id"),
         CancelReason.DEADLINE: (504, "timeout", "The request took longer than its deadline allows"),
@@ -140,7 +147,7 @@ class Cancelled(RequestError):
     }
 
     def __init__(self, reason: CancelReason) -> None:
-        status, code, message = self._TABLE[reason]
+        status, code, message = self.TABLE[reason]
         super().__init__(message, code=code)
         self.status = status
         self.reason = reason

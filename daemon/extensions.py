@@ -12,7 +12,10 @@ from ..engine.protocol import PrefixPin
 from .errors import InvalidRequest
 
 T = TypeVar("T")
-_SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@-]{0,127}")
+SESSION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@-]{0,127}")
+"""What a session's id must match as a whole."""
+PrefixWish = bool | int
+"""What `agentserve_pin_prefix` may be if it is given."""
 PIN_PREFIX = "agentserve_pin_prefix"
 SESSION_ID = "agentserve_session_id"
 # Fields that name the namespace of a request, the first that is given; `prompt_cache_key` can be one too.
@@ -28,7 +31,7 @@ def session_id(given: str | None, param: str = SESSION_ID) -> str | None:
     """A session's id, None for an empty one. Raises InvalidRequest: it has to be fit for a path."""
     if not given:
         return None
-    if _SESSION_ID.fullmatch(given) is None:
+    if SESSION_NAME.fullmatch(given) is None:
         rule = "1 to 128 letters, digits and _ . : @ -, beginning with a letter or digit"
         raise InvalidRequest(f"{param} must be {rule}", param=param, code="invalid_session_id")
     return given
@@ -43,7 +46,7 @@ def prefix_pin(wish: Any, best_effort: bool | None) -> PrefixPin | None:
         return None
     if wish is True:
         return PrefixPin(None, bool(best_effort))
-    if not isinstance(wish, int):
+    if not isinstance(wish, PrefixWish):
         message = f"{PIN_PREFIX}: expected a number of tokens or a boolean, got {_kind(wish)}"
         raise InvalidRequest(message, param=PIN_PREFIX, code="invalid_type")
     if wish < 0:

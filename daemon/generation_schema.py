@@ -18,10 +18,10 @@ from .extensions import first_given, prefix_pin, session_id
 from .openai_constraints import GUIDED, answer_constraint
 from .openai_logprobs import biases
 
-_MAX_STOPS = 16
-_MAX_STOP_CHARACTERS = 1024
+MOST_STOPS = 16
+MOST_STOP_CHARACTERS = 1024
 # Both limits are allowed values; None is no limit.
-_RANGES: dict[str, tuple[float | None, float | None]] = {
+RANGES: dict[str, tuple[float | None, float | None]] = {
     "temperature": (0, 2),
     "top_p": (0, 1),
     "min_p": (0, 1),
@@ -123,7 +123,7 @@ def check_body(body: GenerationBody, unserved: Mapping[str, tuple[Any, ...]]) ->
     for name, harmless in unserved.items():
         if getattr(body, name) not in harmless:
             refuse(f"{name} is not supported by this server", name, "unsupported_parameter")
-    for name, (low, high) in _RANGES.items():
+    for name, (low, high) in RANGES.items():
         value = getattr(body, name)
         if value is not None and ((low is not None and value < low) or (high is not None and value > high)):
             refuse(f"{name} must be {_limits(low, high)}, got {value}", name)
@@ -190,11 +190,11 @@ def _sampling(body: GenerationBody) -> SamplingParams:
 
 def _stops(stop: str | list[str] | None) -> tuple[str, ...]:
     stops = [stop] if isinstance(stop, str) else stop or []
-    if len(stops) > _MAX_STOPS:
-        refuse(f"stop: at most {_MAX_STOPS} strings, got {len(stops)}", "stop")
+    if len(stops) > MOST_STOPS:
+        refuse(f"stop: at most {MOST_STOPS} strings, got {len(stops)}", "stop")
     longest = max(map(len, stops), default=0)
-    if longest > _MAX_STOP_CHARACTERS:
-        refuse(f"stop: at most {_MAX_STOP_CHARACTERS} characters in each string, got {longest}", "stop")
+    if longest > MOST_STOP_CHARACTERS:
+        refuse(f"stop: at most {MOST_STOP_CHARACTERS} characters in each string, got {longest}", "stop")
     return tuple(text for text in stops if text)
 
 

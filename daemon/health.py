@@ -46,7 +46,7 @@ def health_routes(service: Service) -> list[Route]:
 
     async def shutdown(request: Request) -> Response:
         body = await read_body(request.scope, request.receive, _MAX_BODY)
-        wish = decode_own(body or b"{}", _Shutdown)
+        wish = decode_own(body or b"{}", ShutdownBody)
         service.request_shutdown(wish.drain)
         return json_response({"stopping": True, "active": len(service.ledger.active)}, 202)
 
@@ -60,7 +60,9 @@ def health_routes(service: Service) -> list[Route]:
     ]
 
 
-class _Shutdown(msgspec.Struct):
+class ShutdownBody(msgspec.Struct):
+    """With `drain`, running requests get the time of the setting `drain_timeout`; without it they end at once."""
+
     drain: bool = True
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -30,17 +30,32 @@ def decode_body(body: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         raise _wrong_type(str(error)) from None
-    except (msgspec.DecodeError, RecursionError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise InvalidRequest(f"The request body is not valid JSON: {reason}", code="invalid_json") from None
+    except RecursionError:
+        raise _too_deep() from None
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"The request body is not valid JSON: {error}", code="invalid_json") from None
 
 
 def decode_own(body: bytes, kind: type[T]) -> T:
     """The body of one of agentserve's own routes. Raises InvalidRequest, always as `invalid_json`."""
     try:
         return msgspec.json.decode(body, type=kind)
+    except RecursionError:
+        raise _too_deep() from None
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"The request body is wrong: {error}", code="invalid_json") from None
+
+
+def json_text(value: Any) -> str:
+    """A part of a body as JSON again. Raises InvalidRequest: what could just be decoded may be too deep to encode."""
+    try:
+        return msgspec.json.encode(value).decode()
+    except RecursionError:
+        raise _too_deep() from None
+
+
+def _too_deep() -> InvalidRequest:
+    return InvalidRequest("The request body is nested too deeply", code="invalid_json")
 
 
 def _wrong_type(text: str) -> InvalidRequest:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from ..engine.protocol import Constraint
 from .errors import InvalidRequest
+from .json_body import json_text
 
-_FORMATS = "'text', 'json_object' or 'json_schema'"
+FORMATS = ("text", "json_object", "json_schema")
+"""What the type of a `response_format` may be."""
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 
@@ -30,10 +32,10 @@ def answer_constraint(response_format: Any, guided: Mapping[str, Any]) -> Constr
 def _asked(response_format: Any, guided: Mapping[str, Any]) -> Iterator[Constraint]:
     schema = _schema_of_format(response_format)
     if schema is not None:
-        yield Constraint("json_schema", _json(schema), "response_format")
+        yield Constraint("json_schema", json_text(schema), "response_format")
     for name, value in guided.items():
         if value is not None:
-            yield GUIDED[name](value, name)
+            yield GUIDED[name].read(value, name)
 
 
 def _schema_of_format(response_format: Any) -> dict[str, Any] | None:
@@ -53,7 +55,7 @@ def _schema_of_format(response_format: Any) -> dict[str, Any] | None:
             if not isinstance(named, dict):
                 raise _invalid(f"{where}: expected an object with a schema", where)
             return _object(named.get("schema"), f"{where}.schema")
-    raise _invalid(f"response_format.type: expected {_FORMATS}", "response_format.type")
+    raise _invalid(f"response_format.type: expected {_one_of(FORMATS)}", "response_format.type")
 
 
 def _object(schema: Any, where: str) -> dict[str, Any]:
@@ -70,39 +72,49 @@ def _guided_json(value: Any, name: str) -> Constraint:
             value = msgspec.json.decode(value)
         except (msgspec.DecodeError, RecursionError) as error:
             raise _invalid(f"{name}: not JSON: {error}", name) from None
-    return Constraint("json_schema", _json(_object(value, name)), name)
+    return Constraint("json_schema", json_text(_object(value, name)), name)
 
 
-def _guided_regex(value: Any, name: str) -> Constraint:
-    return Constraint("regex", _text(value, name), name)
+def _guided_regex(value: str, name: str) -> Constraint:
+    return Constraint("regex", value, name)
 
 
-def _guided_grammar(value: Any, name: str) -> Constraint:
-    return Constraint("lark", _text(value, name), name)
+def _guided_grammar(value: str, name: str) -> Constraint:
+    return Constraint("lark", value, name)
 
 
-def _guided_choice(value: Any, name: str) -> Constraint:
-    if not (isinstance(value, list) and value and all(isinstance(text, str) and text for text in value)):
-        raise _invalid(f"{name}: expected a list of one or more texts that are not empty", name)
-    return Constraint("lark", f"start: {' | '.join(map(_json, value))}", name)
+def _guided_choice(value: list[str], name: str) -> Constraint:
+    return Constraint("lark", f"start: {' | '.join(map(json_text, value))}", name)
 
 
-GUIDED: dict[str, Callable[[Any, str], Constraint]] = {
-    "guided_json": _guided_json,
-    "guided_regex": _guided_regex,
-    "guided_choice": _guided_choice,
-    "guided_grammar": _guided_grammar,
+class Guided(NamedTuple):
+    """A `guided_*` field: the type that its value must have, the same in words, and the constraint that it is."""
+
+    type: Any
+    words: str
+    constraint: Callable[[Any, str], Constraint]
+
+    def read(self, value: Any, name: str) -> Constraint:
+        """Raises InvalidRequest."""
+        try:
+            return self.constraint(msgspec.convert(value, self.type), name)
+        except msgspec.ValidationError:
+            raise _invalid(f"{name}: expected {self.words}", name) from None
+
+
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
+_Texts = Annotated[list[_Text], msgspec.Meta(min_length=1)]
+GUIDED = {
+    "guided_json": Guided(str | dict[str, Any], "a JSON Schema, which is an object", _guided_json),
+    "guided_regex": Guided(_Text, "a text that is not empty", _guided_regex),
+    "guided_choice": Guided(_Texts, "a list of one or more texts that are not empty", _guided_choice),
+    "guided_grammar": Guided(_Text, "a text that is not empty", _guided_grammar),
 }
 
 
-def _text(value: Any, name: str) -> str:
-    if not isinstance(value, str) or not value:
-        raise _invalid(f"{name}: expected a text that is not empty", name)
-    return value
-
-
-def _json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+def _one_of(words: Sequence[str]) -> str:
+    *others, last = map(repr, words)
+    return f"{', '.join(others)} or {last}"
 
 
 def _invalid(message: str, param: str) -> InvalidRequest:

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from .errors import CapsuleOverBudget, ContextLengthExceeded, RequestError
 
 
-def error_object(error: RequestError) -> dict[str, Any]:
+class ErrorObject(TypedDict):
+    """OpenAI's error. The first two numbers, in tokens, come with a context overflow, the last two with a pin over
+    the budget."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+    n_prompt_tokens: NotRequired[int]
+    n_ctx: NotRequired[int]
+    wanted_bytes: NotRequired[int]
+    free_bytes: NotRequired[int]
+
+
+class ErrorEnvelope(TypedDict):
+    """The body of every answer that is an error."""
+
+    error: ErrorObject
+
+
+def error_object(error: RequestError) -> ErrorEnvelope:
     """OpenAI's error envelope; a context overflow and a pin over the budget carry both of their numbers."""
-    body: dict[str, Any] = {
+    body: ErrorObject = {
         "message": error.message,
         "type": error.type,
         "param": error.param,
@@ -22,7 +42,12 @@ def error_object(error: RequestError) -> dict[str, Any]:
     return {"error": body}
 
 
-def stream_error(error: RequestError) -> dict[str, Any]:
+def stream_error(error: RequestError) -> ErrorEnvelope:
     """The error frame of a stream that had begun."""
-    body = {"message": error.message, "type": "server_error", "param": None, "code": "streaming_error"}
+    body: ErrorObject = {
+        "message": error.message,
+        "type": "server_error",
+        "param": None,
+        "code": "streaming_error",
+    }
     return {"error": body}

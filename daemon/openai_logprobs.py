@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,7 +11,9 @@ from .errors import InvalidRequest
 
 MOST_BIASES = 1024
 """Tokens that a request may have a bias for."""
-_LARGEST_BIAS = 100
+LARGEST_BIAS = 100
+TOKEN_ID = re.compile(r"[0-9]{1,9}")
+"""What a key of `logit_bias` must match as a whole."""
 
 
 def wanted_logprobs(logprobs: bool | None, top_logprobs: int | None) -> int | None:
@@ -46,14 +49,14 @@ def _entry(text: bytes, logprob: float) -> dict[str, Any]:
 
 
 def _token(key: str) -> int:
-    if not (key.isascii() and key.isdecimal() and len(key) < 10):
+    if TOKEN_ID.fullmatch(key) is None:
         raise _invalid(f"logit_bias: {key[:64]!r} is not the id of a token", "logit_bias")
     return int(key)
 
 
 def _bias(key: str, value: float) -> float:
-    if not -_LARGEST_BIAS <= value <= _LARGEST_BIAS:
-        limits = f"between {-_LARGEST_BIAS} and {_LARGEST_BIAS}"
+    if not -LARGEST_BIAS <= value <= LARGEST_BIAS:
+        limits = f"between {-LARGEST_BIAS} and {LARGEST_BIAS}"
         raise _invalid(f"logit_bias.{key} must be {limits}, got {value}", "logit_bias")
     return value
 

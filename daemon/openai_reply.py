@@ -7,7 +7,7 @@ one with the `agentserve` block, the usage frame if asked for, and `[DONE]`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
@@ -145,6 +145,6 @@ class Reply(ABC):
         return {"agentserve": record(self.answer.choices.whole)}
 
 
-def frame(value: dict[str, Any]) -> bytes:
+def frame(value: Mapping[str, Any]) -> bytes:
     """An object as a server-sent event."""
     return b"data: %b\n\n" % msgspec.json.encode(value)

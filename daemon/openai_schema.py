@@ -15,8 +15,8 @@ from .openai_logprobs import wanted_logprobs
 from .openai_tools import AssistantToolCall, call_of_history, offer, with_names
 from .template_options import effort_of, template_options
 
-_TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
-_ROLES: dict[str, Literal["system", "user", "assistant", "tool"]] = {
+TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
+ROLES: dict[str, Literal["system", "user", "assistant", "tool"]] = {
     "system": "system",
     "developer": "system",
     "user": "user",
@@ -24,7 +24,7 @@ _ROLES: dict[str, Literal["system", "user", "assistant", "tool"]] = {
     "tool": "tool",
 }
 # Fields that change the answer and are not served, with the values that ask for nothing.
-_UNSERVED: dict[str, tuple[Any, ...]] = {
+UNSERVED: dict[str, tuple[Any, ...]] = {
     "functions": (None, []),
     "function_call": (None, "none", "auto"),
     "audio": (None,),
@@ -74,7 +74,7 @@ class ChatBody(GenerationBody, kw_only=True):
 def parse_chat(body: bytes, request_id: str, namespace_keys: Sequence[str] = SALTS) -> Call:
     """Reads a chat request. Raises InvalidRequest, which names the field at fault in `param`."""
     chat = decode_body(body, ChatBody)
-    check_body(chat, _UNSERVED)
+    check_body(chat, UNSERVED)
     if not chat.messages:
         refuse("messages must not be empty", "messages")
     return call_of(chat, _generate_request(chat, request_id, namespace_keys))
@@ -99,10 +99,10 @@ def _messages(given: list[ChatMessage]) -> tuple[Message, ...]:
 
 
 def _message(message: ChatMessage, where: str) -> Message:
-    role = _ROLES.get(message.role)
+    role = ROLES.get(message.role)
     if role is None:
         refuse(
-            f"{where}.role: unknown role {message.role!r}; expected one of {', '.join(_ROLES)}",
+            f"{where}.role: unknown role {message.role!r}; expected one of {', '.join(ROLES)}",
             f"{where}.role",
         )
     calls = tuple(call_of_history(call) for call in message.tool_calls or ())
@@ -122,7 +122,7 @@ def _content(content: str | list[ContentPart] | None, where: str) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     for i, part in enumerate(content):
-        if part.type not in _TEXT_PARTS:
+        if part.type not in TEXT_PARTS:
             refuse(
                 f"{where}.content[{i}]: {part.type!r} content is not supported; this model takes text",
                 f"{where}.content[{i}]",

@@ -10,12 +10,13 @@ import msgspec
 
 from ..engine.protocol import Message, ToolCall
 from .errors import InvalidRequest
+from .json_body import json_text
 
 MAX_NAME = 256
 """Characters of a tool's name; a longer one could not be called."""
 
-_WORDS = ("auto", "none", "required")
-_CHOICES = f"{', '.join(map(repr, _WORDS))} or a function that is named"
+WORDS = ("auto", "none", "required")
+_CHOICES = f"{', '.join(map(repr, WORDS))} or a function that is named"
 
 
 class FunctionCall(msgspec.Struct):
@@ -59,14 +60,14 @@ def offer(tools: Sequence[dict[str, Any]] | None, choice: Any) -> Offer:
     if word == "none" or not functions:
         return Offer()
     required = (wanted,) if wanted is not None else tuple(names) if word == "required" else ()
-    return Offer(msgspec.json.encode(list(functions.values())).decode(), required)
+    return Offer(json_text(list(functions.values())), required)
 
 
 def call_of_history(call: AssistantToolCall) -> ToolCall:
     """A call that came back, with its arguments as JSON text."""
     arguments = call.function.arguments
     if not isinstance(arguments, str):
-        arguments = msgspec.json.encode(arguments or {}).decode()
+        arguments = json_text(arguments or {})
     return ToolCall(call.id or "", call.function.name, arguments)
 
 
@@ -111,7 +112,7 @@ def _choice(choice: Any) -> tuple[str, str | None]:
     """The word of a choice, or `required` and the name of a function."""
     if choice is None:
         return "auto", None
-    if isinstance(choice, str) and choice in _WORDS:
+    if isinstance(choice, str) and choice in WORDS:
         return choice, None
     if isinstance(choice, dict) and choice.get("type") == "function":
         function = choice.get("function")

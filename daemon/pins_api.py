@@ -26,7 +26,7 @@ from ..engine.protocol import (
 )
 from .errors import InvalidRequest, NotFound
 from .health import json_response
-from .json_body import decode_own
+from .json_body import decode_own, json_text
 from .ledger import ClientGone
 from .openai_schema import parse_chat
 from .questions import ask, loaded_workers, new_id
@@ -163,7 +163,7 @@ def _request(wish: PinBody) -> GenerateRequest | None:
     for key in ("tools", "chat_template_kwargs"):
         if (value := getattr(wish, key)) is not None:
             body[key] = value
-    return parse_chat(msgspec.json.encode(body), "").generate
+    return parse_chat(json_text(body).encode(), "").generate
 
 
 def _model(router: Router, name: str | None) -> str:

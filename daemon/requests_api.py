@@ -24,7 +24,9 @@ from .snapshot import RequestRecord
 
 PAGE = 50
 LONGEST_PAGE = 1000
-_STATES = frozenset(state.value for state in RequestState)
+LARGEST_NUMBER = 10**18 - 1
+"""Of a record, as far as a query may ask."""
+STATES = frozenset(state.value for state in RequestState)
 
 
 def request_routes(service: Service) -> list[Route]:
@@ -81,9 +83,9 @@ def _matching(
     records: Iterable[RequestRecord], state: str | None, client: str | None, session: str | None
 ) -> Iterator[RequestRecord]:
     """Those in a state, of a client whose name holds a text, and of a session; None is any."""
-    if state is not None and state not in _STATES:
+    if state is not None and state not in STATES:
         raise InvalidRequest(
-            f"state: {state!r} is none of {', '.join(sorted(_STATES))}", param="state", code="invalid_value"
+            f"state: {state!r} is none of {', '.join(sorted(STATES))}", param="state", code="invalid_value"
         )
     for record in records:
         is_client = client is None or client.lower() in record.client.lower()
@@ -116,7 +118,8 @@ def _cancel(entries: Iterable[Entry]) -> list[str]:
 def _number(text: str | None, name: str, default: int | None) -> int | None:
     if text is None:
         return default
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
+    # Python refuses to read thousands of digits.
+    if not text.isascii() or not text.isdigit() or len(text) > len(str(LARGEST_NUMBER)) or int(text) < 1:
         raise InvalidRequest(f"{name}: expected a whole number from 1 on", param=name, code="invalid_value")
     return int(text)
 

@@ -23,7 +23,7 @@ from ..engine.messages.sessions import (
     TruncateSession,
 )
 from ..engine.protocol import SessionCommand
-from .errors import InvalidRequest, NotFound
+from .errors import Conflict, InvalidRequest, NotFound
 from .extensions import session_id
 from .health import json_response
 from .json_body import decode_own
@@ -116,9 +116,7 @@ async def _named(router: Router, request: Request) -> _Found:
         raise NotFound(f"There is no session {name!r}", param="id", code="session_not_found")
     models = " and ".join(worker.load.name for worker, _ in found)
     text = f"{models} have a session {name!r} each; say which with ?model="
-    error = InvalidRequest(text, param="model", code="session_ambiguous")
-    error.status = 409
-    raise error
+    raise Conflict(text, param="model", code="session_ambiguous")
 
 
 async def _done(worker: Supervisor, command: SessionCommand) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
+from .json_body import json_text
 
 _NO_EFFORT = "none"
 _SWITCH = {"enabled": True, "disabled": False}
@@ -23,7 +23,7 @@ def template_options(
 
     A field of the request outweighs the same name in `given` (`chat_template_kwargs`). Where neither says whether to
     think, `{"type": "enabled"}` or `disabled` in `thinking` does, and the effort `none`, which is not to; what another
-    effort means is the template's affair.
+    effort means is the template's affair. Raises InvalidRequest for options that are nested too deeply.
     """
     fields = {
         "enable_thinking": enable_thinking,
@@ -36,7 +36,7 @@ def template_options(
         options.setdefault("enable_thinking", _SWITCH[kind])
     if effort == _NO_EFFORT:
         options.setdefault("enable_thinking", False)
-    return msgspec.json.encode(options).decode()
+    return json_text(options)
 
 
 def effort_of(effort: str | None, reasoning: Any) -> str | None:

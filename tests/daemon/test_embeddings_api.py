@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import threading
 from collections.abc import Callable
@@ -17,11 +16,10 @@ import pytest
 from agentserve.daemon.errors import Unavailable
 from agentserve.daemon.open_requests import OpenRequests
 from agentserve.daemon.paths import Paths
-from agentserve.daemon.registry import Arrived, ModelStore
+from agentserve.daemon.registry import ModelStore
 from agentserve.daemon.worker_process import Command
-from agentserve.engine.encoders.source import open_encoder
-from agentserve.engine.inspect import describe_encoder
 from agentserve.engine.protocol import Accepted, Embed, Started
+from encoder_store import put_encoder
 from tiny_encoders import CONTEXT, DIMENSIONS, VOCABULARY, make_tiny_encoder
 
 Serve = Callable[..., Any]
@@ -37,13 +35,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def start(serve: Serve, paths: Paths, tiny: Path, put: Put) -> Serve:
     """Starts daemons with a tiny encoder, loaded, and a file that is taken for a chat model."""
-    content = tiny.read_bytes()
-    digest = hashlib.sha256(content).hexdigest()
     store = ModelStore(paths.models)
-    with store.arrival(digest):
-        staged = store.staging(digest)
-        staged.write_bytes(content)
-        store.add(staged, Arrived(MODEL, digest, "a test", describe_encoder(open_encoder(tiny)), ("tiny",)))
+    put_encoder(store, tiny, MODEL, "tiny")
     put(store, "chat", b"no engine looks at this")
     return partial(serve, mock=False, model=MODEL, embedding_model="tiny")
 

@@ -159,7 +159,13 @@ def test_a_running_request_is_listed_with_its_state(serve: Serve, fake: Fake) ->
 
 @pytest.mark.parametrize(
     ("query", "param"),
-    [("state=nope", "state"), ("limit=0", "limit"), ("limit=x", "limit"), ("before=-1", "before")],
+    [
+        ("state=nope", "state"),
+        ("limit=0", "limit"),
+        ("limit=x", "limit"),
+        ("before=-1", "before"),
+        ("before=" + "9" * 5000, "before"),
+    ],
 )
 def test_a_wrong_filter_is_400_and_named(serve: Serve, fake: Fake, query: str, param: str) -> None:
     live = serve(command=fake())
