@@ -12,6 +12,7 @@ from ..daemon.client import DaemonClient
 from ..daemon.paths import resolve_paths
 from ..daemon.registry import size_text
 from ..daemon.snapshot import (
+    DraftModelInfo,
     DraftStats,
     Limits,
     ModelInfo,
@@ -114,6 +115,8 @@ def _describe_worker(worker: WorkerSnapshot) -> Facts:
         yield "", f"prefill {prefill:.0f} tokens/s, decode {decode:.1f} tokens/s"
     if worker.model is not None and not worker.model.dimensions:
         yield "", speculation_text(worker.model, worker.drafts)
+        if worker.model.draft_model is not None:
+            yield "", draft_model_text(worker.model.draft_model)
 
 
 def _cache_texts(worker: WorkerSnapshot, model: ModelInfo) -> Facts:
@@ -132,6 +135,12 @@ def speculation_text(model: ModelInfo, drafts: DraftStats) -> str:
         f"{one.drafter} {one.accepted / one.drafted:.0%} of {one.drafted}" for one in drafts.drafters
     )
     return f"speculation: {drafts.tokens_per_step:.2f} tokens a step, accepted {shares}"
+
+
+def draft_model_text(draft: DraftModelInfo) -> str:
+    """What drafts, and what it takes."""
+    kv = f"KV cache {size_text(draft.kv_budget_bytes)}"
+    return f"{draft.name} drafts: {draft.parameters / 1e6:.1f} M parameters, weights {size_text(draft.weight_bytes)}, {kv}"
 
 
 def _model_text(model: ModelInfo) -> str:

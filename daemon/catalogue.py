@@ -58,7 +58,7 @@ SMOLLM2 = CatalogueEntry(
     size=98_362_432,
 )
 
-# The digest of the GGUF file is that of `engine/encoder_convert.py`, which gives the same bytes each time.
+# The digest of the GGUF file is that of `engine/encoders/convert.py`, which gives the same bytes each time.
 ALL_MINILM = CatalogueEntry(
     name="all-minilm:l6-v2-f16",
     aliases=("all-minilm", "all-minilm:latest", "all-minilm-l6-v2"),

@@ -183,6 +183,12 @@ class Settings:
         "How a model marks its reasoning, by its name.",
         file_only=True,
     )
+    draft_models: Mapping[str, str] = _option(
+        {},
+        kinds.table(),
+        "A smaller model with the same vocabulary that drafts for a model, by its name.",
+        file_only=True,
+    )
     sources: Mapping[str, Source] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:

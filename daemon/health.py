@@ -98,8 +98,10 @@ def _health(snapshot: StatusSnapshot) -> dict[str, Any]:
 def _speculation(worker: WorkerSnapshot) -> dict[str, Any]:
     """What drafts came to since the worker started."""
     drafts = worker.drafts
+    draft_model = worker.model.draft_model if worker.model else None
     return {
         "speculative": worker.model is not None and worker.model.speculative,
+        "draft_model": draft_model.name if draft_model else None,
         "attempts": drafts.attempts,
         "drafted": drafts.drafted,
         "accepted": drafts.accepted,

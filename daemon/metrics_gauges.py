@@ -137,4 +137,5 @@ def _features(worker: WorkerSnapshot) -> Iterator[tuple[str, bool]]:
     assert worker.model is not None
     yield "exact", worker.model.exact
     yield "speculation", worker.model.speculative
+    yield "draft_model", worker.model.draft_model is not None
     yield "compile_cache", worker.compile_cache_hit

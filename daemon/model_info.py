@@ -31,7 +31,7 @@ def convert_model(wheel: Path, folder: str, name: str, target: Path) -> None:
 
     Raises StoreError with the engine's reason when it can't be converted.
     """
-    _ask_engine("encoder_convert", [str(wheel), folder, name, str(target)], f"the model in {folder}")
+    _ask_engine("encoders.convert", [str(wheel), folder, name, str(target)], f"the model in {folder}")
 
 
 def _ask_engine(module: str, arguments: Sequence[str], what: str) -> Mapping[str, object]:

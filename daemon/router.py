@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, cast
 
-from ..engine.protocol import LoadModel, Minima, ModelInfo
+from ..engine.protocol import DraftModelFile, LoadModel, Minima, ModelInfo
 from .config import Settings
 from .errors import InvalidRequest, ModelNotFound, QueueFull, StoreError, Unavailable
 from .lifecycle import State
@@ -37,7 +37,7 @@ class Target(NamedTuple):
     """A model that can be loaded. `digest` keeps apart what a name meant before and after a new pull.
 
     `dimensions` are those of its vectors if it makes embeddings, 0 if it generates text. `tool_format` and
-    `reasoning_format` are what the settings say of it.
+    `reasoning_format` are what the settings say of it, and `draft_model` is the one that drafts for it.
     """
 
     name: str
@@ -46,6 +46,7 @@ class Target(NamedTuple):
     dimensions: int = 0
     tool_format: str = "auto"
     reasoning_format: str = "auto"
+    draft_model: DraftModelFile | None = None
 
 
 class Slot(NamedTuple):
@@ -114,6 +115,21 @@ def check_purpose(target: Target, purpose: Purpose) -> None:
         raise InvalidRequest(message, param="model", code="invalid_embedding_model")
 
 
+def draft_file(model: Target, draft: Target) -> DraftModelFile:
+    """What the worker of `model` is told of its draft model. Raises Unavailable when one of them makes embeddings."""
+    for one in (model, draft):
+        if one.dimensions:
+            raise draft_refused(model.name, draft.name, f"{one.name} makes embeddings")
+    path = None if draft.path is None else str(draft.path)
+    return DraftModelFile(draft.name, path, draft.digest.removeprefix("sha256:"))
+
+
+def draft_refused(name: str, draft: str, reason: str) -> Unavailable:
+    """Why a model is not loaded with the draft model that the settings name."""
+    message = f"{draft} can't draft for {name}: {reason} (draft_models in config.toml)"
+    return Unavailable(message, code="invalid_draft_model")
+
+
 @dataclass(slots=True)
 class _Place:
     supervisor: Supervisor
@@ -160,24 +176,40 @@ class Router:
         )
 
     async def find(self, name: str) -> Target:
-        """The model called `name`, under this name or an alias. Raises ModelNotFound or Unavailable."""
+        """The model called `name`, under this name or an alias, as the settings want it.
+
+        Raises ModelNotFound, or Unavailable when the store is damaged or the model's draft model can't be used.
+        """
+        target, names = await self._named(name)
+        return target._replace(
+            tool_format=_of_model(self.settings.tool_formats, *names) or "auto",
+            reasoning_format=_of_model(self.settings.reasoning_formats, *names) or "auto",
+            draft_model=await self._draft_for(target, names),
+        )
+
+    async def _named(self, name: str) -> tuple[Target, tuple[str, ...]]:
+        """The model called `name`, and all of its names."""
         wanted = canonical_name(name, self.settings.aliases)
         if self.settings.mock:
-            return self._as_set(_reference(wanted), ())
+            target = _reference(wanted)
+            return target, (target.name,)
         model = await asyncio.to_thread(find_in_store, self.store, wanted)
         dimensions = model.info.get("dimensions", 0)
         target = Target(
             model.name, model.digest, model.path, dimensions if isinstance(dimensions, int) else 0
         )
-        return self._as_set(target, model.aliases)
+        return target, (target.name, *model.aliases)
 
-    def _as_set(self, target: Target, aliases: Iterable[str]) -> Target:
-        """The target with what the settings say of its name or one of its aliases."""
-        names = (target.name, *aliases)
-        return target._replace(
-            tool_format=_of_model(self.settings.tool_formats, *names) or "auto",
-            reasoning_format=_of_model(self.settings.reasoning_formats, *names) or "auto",
-        )
+    async def _draft_for(self, target: Target, names: Iterable[str]) -> DraftModelFile | None:
+        """The draft model of a model with these names; None when the settings name none, or turn speculation off."""
+        name = _of_model(self.settings.draft_models, *names)
+        if name is None or not self.settings.max_draft_tokens:
+            return None
+        try:
+            draft, _ = await self._named(name)
+        except ModelNotFound as error:
+            raise draft_refused(target.name, name, error.message) from None
+        return draft_file(target, draft)
 
     @asynccontextmanager
     async def hold(self, name: str, purpose: Purpose = "generation") -> AsyncIterator[Supervisor]:
@@ -291,6 +323,7 @@ class Router:
             capsule_disk_bytes=settings.capsule_disk,
             draft_tokens=settings.draft_tokens,
             max_draft_tokens=settings.max_draft_tokens,
+            draft_model=target.draft_model,
             max_sessions=settings.max_active_sessions,
             max_prompt_tokens=settings.max_prompt_tokens,
             max_output_tokens=settings.max_output_tokens,

@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..engine.protocol import DrafterCounts, DraftStats, ModelInfo, SelfTest, TierBytes
+from ..engine.protocol import DrafterCounts, DraftModelInfo, DraftStats, ModelInfo, SelfTest, TierBytes
 from .config import Limits
 
 __all__ = [
+    "DraftModelInfo",
     "DraftStats",
     "DrafterCounts",
     "Limits",

@@ -14,11 +14,12 @@ from queue import Empty, SimpleQueue
 from .capsules.capsule import PinWish
 from .capsules.store import CapsuleStore, Fetched
 from .config import EngineConfig
+from .drafting.draft_model import DraftModel
 from .drafting.speculation import Speculation
 from .prefix import pins as prefix_pins
 from .prefix.block_cache import BlockCache
 from .prefix.conversations import Conversations
-from .prefix.integrity import Holders, IntegrityCheck
+from .prefix.integrity import Holders, IntegrityCheck, IntegrityChecks
 from .prefix.kv_pool import OutOfBlocks
 from .prefix.pinning import pin_again
 from .prefix.ready_blocks import ReadyBlocks
@@ -51,7 +52,8 @@ Emit = Callable[[RequestEvent], None]
 class Engine:
     """Runs sequences on one runner, whose blocks and state rows `cache` knows. Without `capsules` there are no pins.
 
-    `stop_tokens` end a turn. `emit` is called on the engine thread and must not block.
+    `stop_tokens` end a turn. `emit` is called on the engine thread and must not block. `draft_model` has blocks of its
+    own.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Engine:
         cache: BlockCache,
         emit: Emit,
         capsules: CapsuleStore | None = None,
+        draft_model: DraftModel | None = None,
     ) -> None:
         self._runner = runner
         self._config = config
@@ -82,9 +85,10 @@ class Engine:
         self._rooms = Rooms(cache.blocks, runner.geometry, config.reply_room, step_tokens)
         self._opening = Opening(runner, cache, self.capsules, self.conversations, self._rooms)
         self._ready = ReadyBlocks(runner, cache.blocks, config.max_chunk // runner.geometry.block_tokens)
-        self.integrity = IntegrityCheck(cache, self._holders)
         self.pace = Pace(config)
-        self.speculation = Speculation(runner, cache, config)
+        self.speculation = Speculation(runner, cache, config, draft_model)
+        checks = (IntegrityCheck(cache, self._holders), *self.speculation.integrity)
+        self.integrity = IntegrityChecks(checks)
         self.tokens_prefilled = 0
         self.tokens_reused = 0
         self.tokens_generated = 0
@@ -136,7 +140,7 @@ class Engine:
         logits = self._runner.forward(plan_step(work, self._config.exact))
         ended = time.perf_counter()
         self._scheduler.ran(ended - begun)
-        self._commit(work, logits, ended - stepped)
+        self._commit(work, logits, ended - stepped, ended - begun)
         self._current = None
         self.capsules.save_some(is_busy=True)
         return True
@@ -305,11 +309,12 @@ class Engine:
         if not wish.internal:
             self._emit(PinDone(sequence.request_id, info, sequence.cached_tokens, replaced))
 
-    def _commit(self, work: Work, logits: Logits, seconds: float) -> None:
+    def _commit(self, work: Work, logits: Logits, seconds: float, whole: float) -> None:
+        """`seconds` is what the runner took, `whole` is that and the search for a draft."""
         if work.sequence.is_prefilling:
             self._commit_prompt(work, logits, seconds)
         else:
-            self._commit_reply(work, logits, seconds)
+            self._commit_reply(work, logits, seconds, whole)
 
     def _commit_prompt(self, work: Work, logits: Logits, seconds: float) -> None:
         sequence = work.sequence
@@ -325,14 +330,14 @@ class Engine:
         elif work.samples:
             self._replied(sequence, self._replies.accept(sequence, (), logits))
 
-    def _commit_reply(self, work: Work, logits: Logits, seconds: float) -> None:
+    def _commit_reply(self, work: Work, logits: Logits, seconds: float, whole: float) -> None:
         """Keeps of a decode step what the model agreed to; the rest of the draft was never there."""
         sequence, context = work.sequence, work.sequence.committed
         assert sequence.session is not None
         run = self._replies.accept(sequence, work.draft, logits)
         # The last token of a run is not fed yet, the one before the draft was: as many are committed as were added.
         sequence.session.commit(work.fed[: run.added], rejected=len(work.fed) - run.added)
-        self.pace.decoded(run.added, seconds)
+        self.pace.decoded(run.added, whole)
         self.speculation.settle(sequence, run.added, len(work.fed), context, seconds)
         self._replied(sequence, run)
 

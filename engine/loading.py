@@ -11,6 +11,15 @@ from pathlib import Path
 from .capsules.disk import CapsuleDisk
 from .capsules.store import CapsuleStore
 from .config import DraftLimits, EngineConfig, first_chunk
+from .drafting.draft_model import DraftModel
+from .drafting.loading import (
+    LoadedDraft,
+    check_state,
+    check_vocabularies,
+    draft_spec,
+    prepare_draft,
+    reasons_told,
+)
 from .gguf.source import open_gguf
 from .model_errors import LoadError
 from .prefix.block_cache import BlockCache
@@ -24,6 +33,7 @@ from .runners.memory import KvBudget, available_bytes, plan_kv
 from .runners.runner import Runner
 from .runners.self_test import run_self_test
 from .scheduling.admission import Admission
+from .text.tokenise import Tokenizer, read_tokenizer
 
 _LOG = logging.getLogger(__name__)
 # Rows of recurrent state, where a model has them: one per session and some to spare.
@@ -53,6 +63,11 @@ class LoadedModel:
     cache_hit: bool
     capsules: CapsuleLimits = CapsuleLimits()
     admission: Admission = field(default_factory=Admission)
+    draft: LoadedDraft | None = None
+
+    def draft_model(self) -> DraftModel | None:
+        """The model that drafts for this one, if any, with a new index; there must be one only."""
+        return self.draft.model() if self.draft else None
 
     def block_cache(self) -> BlockCache:
         """A new, empty index over the pools; there must be one only."""
@@ -75,8 +90,29 @@ class LoadedModel:
 def load(spec: LoadModel, progress: Progress) -> LoadedModel:
     """Loads what `spec` names. Raises ModelFileError for a bad file and LoadError for anything else."""
     progress(LoadStage.READING)
-    backend = _reference(spec) if spec.model_path is None else _gguf(spec, spec.model_path, progress)
-    return _prepare(spec, backend, progress)
+    draft = draft_spec(spec)
+    if draft is not None:
+        # Before anything is built, which may take minutes.
+        with reasons_told(spec, draft):
+            other = _tokenizer(draft)
+        check_vocabularies(spec, _tokenizer(spec), draft, other)
+    backend = _backend(spec, progress)
+    if draft is None:
+        return _prepare(spec, backend, progress)
+    with reasons_told(spec, draft):
+        drafting = _backend(draft, lambda _stage: None)
+    check_state(spec, draft, drafting)
+    return _prepare(spec, backend, progress, (draft, drafting))
+
+
+def _backend(spec: LoadModel, progress: Progress) -> Backend:
+    return _reference(spec) if spec.model_path is None else _gguf(spec, spec.model_path, progress)
+
+
+def _tokenizer(spec: LoadModel) -> Tokenizer:
+    if spec.model_path is None:
+        return _reference(spec).tokenizer
+    return read_tokenizer(open_gguf(spec.model_path))
 
 
 def _reference(spec: LoadModel) -> Backend:
@@ -96,35 +132,27 @@ def _gguf(spec: LoadModel, path: str, progress: Progress) -> Backend:
     return open_openvino(source, spec, progress)
 
 
-def _prepare(spec: LoadModel, backend: Backend, progress: Progress) -> LoadedModel:
-    """Sizes and allocates the pools, runs the self-test."""
-    runner = backend.runner
-    wanted = min(spec.max_context or backend.context_length, backend.context_length)
+def _prepare(
+    spec: LoadModel, backend: Backend, progress: Progress, drafting: tuple[LoadModel, Backend] | None = None
+) -> LoadedModel:
+    """Sizes and allocates the pools, runs the self-test; so for the draft model, too."""
     try:
-        kv = plan_kv(runner.geometry, wanted, spec.kv_budget_bytes, available_bytes())
-        state_rows = _STATE_ROWS if runner.geometry.state_bytes else 0
-        runner.allocate(kv.blocks, state_rows)
+        kv = _plan_kv(spec, backend, drafting[1] if drafting else None)
+        state_rows = _STATE_ROWS if backend.runner.geometry.state_bytes else 0
+        backend.runner.allocate(kv.blocks, state_rows)
+        progress(LoadStage.SELF_TEST)
+        draft = prepare_draft(*drafting, backend, kv) if drafting else None
     except MemoryError as error:
         raise LoadError("out_of_memory", str(error)) from error
-    progress(LoadStage.SELF_TEST)
     with backend.first_steps():
-        self_test = run_self_test(runner)
+        self_test = run_self_test(backend.runner)
     join_pages_in_background()
     config = _config(spec, backend, kv.context_length)
     formats = _formats(spec, backend)
-    prompter = Prompter(
-        backend.tokenizer,
-        backend.template,
-        backend.defaults,
-        kv.context_length,
-        Decorations(spec.strip_decorations),
-        draft_limits=config.draft_limits,
-        formats=formats,
-    )
     return LoadedModel(
-        runner=runner,
-        prompter=prompter,
-        info=_info(spec, backend, formats, kv),
+        runner=backend.runner,
+        prompter=_prompter(spec, backend, config, formats),
+        info=_info(spec, backend, formats, kv, draft),
         config=config,
         blocks=kv.blocks,
         state_rows=state_rows,
@@ -132,6 +160,25 @@ def _prepare(spec: LoadModel, backend: Backend, progress: Progress) -> LoadedMod
         cache_hit=backend.cache_hit,
         capsules=_capsule_limits(spec),
         admission=Admission(spec.max_prompt_tokens, spec.max_output_tokens, spec.queue_wait_s),
+        draft=draft,
+    )
+
+
+def _plan_kv(spec: LoadModel, backend: Backend, drafting: Backend | None) -> KvBudget:
+    wanted = min(spec.max_context or backend.context_length, backend.context_length)
+    beside = drafting.runner.geometry if drafting else None
+    return plan_kv(backend.runner.geometry, wanted, spec.kv_budget_bytes, available_bytes(), beside)
+
+
+def _prompter(spec: LoadModel, backend: Backend, config: EngineConfig, formats: ReplyFormats) -> Prompter:
+    return Prompter(
+        backend.tokenizer,
+        backend.template,
+        backend.defaults,
+        config.context_length,
+        Decorations(spec.strip_decorations),
+        draft_limits=config.draft_limits,
+        formats=formats,
     )
 
 
@@ -173,8 +220,11 @@ def _capsule_limits(spec: LoadModel) -> CapsuleLimits:
     return CapsuleLimits(spec.capsule_budget_bytes, folder, spec.capsule_disk_bytes)
 
 
-def _info(spec: LoadModel, backend: Backend, formats: ReplyFormats, kv: KvBudget) -> ModelInfo:
+def _info(
+    spec: LoadModel, backend: Backend, formats: ReplyFormats, kv: KvBudget, draft: LoadedDraft | None
+) -> ModelInfo:
     geometry = backend.runner.geometry
+    notes = (kv.note, _note_on_tools(backend), draft.note if draft else None)
     return ModelInfo(
         name=spec.name,
         architecture=backend.architecture,
@@ -188,8 +238,9 @@ def _info(spec: LoadModel, backend: Backend, formats: ReplyFormats, kv: KvBudget
         block_tokens=geometry.block_tokens,
         exact=spec.exact,
         fingerprint=backend.fingerprint,
-        notes=(*backend.notes, *filter(None, (kv.note, _note_on_tools(backend)))),
+        notes=(*backend.notes, *filter(None, notes)),
         draft_tokens=spec.max_draft_tokens,
+        draft_model=draft.info if draft else None,
         tool_format=formats.tool_format,
         reasoning_format=formats.reasoning_format,
     )

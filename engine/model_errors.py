@@ -35,7 +35,8 @@ def unsupported(message: str) -> ModelFileError:
 class LoadError(Exception):
     """A sound model file can't be loaded here and now.
 
-    `code` is `unsupported_device`, `out_of_memory` or `load_failed`; `message` is one line and names no path.
+    `code` is `unsupported_device`, `out_of_memory`, `invalid_draft_model` or `load_failed`; `message` is one line and
+    names no path.
     """
 
     def __init__(self, code: str, message: str) -> None:

@@ -21,7 +21,7 @@ from enum import Enum
 from typing import Literal
 
 from .messages.constraint import Constraint
-from .messages.drafts import DrafterCounts, DraftStats
+from .messages.drafts import DrafterCounts, DraftModelFile, DraftModelInfo, DraftStats
 from .messages.embedding import Embed, Embedded, EmbeddingInput
 from .messages.logprobs import MOST_TOP_LOGPROBS, LogprobsDelta, TokenLogprob
 from .messages.pins import (
@@ -68,6 +68,8 @@ __all__ = [
     "Delta",
     "Detokenize",
     "Detokenized",
+    "DraftModelFile",
+    "DraftModelInfo",
     "DraftStats",
     "DrafterCounts",
     "Embed",
@@ -149,11 +151,12 @@ class LoadModel:
     the context's own. `queue_wait_s` is for how long prompts may be queued up, by the measured rate; 0 is for ever.
     A conversation that is not continued for `session_idle_s` seconds loses its name; 0 is never.
     A request that says nothing drafts up to `draft_tokens` a step, and none more than `max_draft_tokens`; 0 turns
-    speculation off.
+    speculation off. `draft_model` drafts too (docs/speculation.md).
     `tool_format` and `reasoning_format` name how the model writes tool calls (docs/tool-calls.md) and marks its
     reasoning; `auto` finds that out from its template and `none` is not to look for them.
     An encoder remembers at most `embedding_cache_size` vectors.
-    `reference_step_s` slows each step of the reference model, for tests of queues and cancellation.
+    `reference_step_s` slows each step of the reference model, for tests of queues and cancellation, but not where it
+    drafts.
     """
 
     name: str
@@ -178,6 +181,7 @@ class LoadModel:
     session_idle_s: float = 0.0
     draft_tokens: int = 0
     max_draft_tokens: int = 0
+    draft_model: DraftModelFile | None = None
     tool_format: str = "auto"
     reasoning_format: str = "auto"
     embedding_cache_size: int = 1024
@@ -246,6 +250,7 @@ class SelfTest:
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """A loaded model: what it is, what it costs, what it can do. A step drafts at most `draft_tokens`, 0 for none.
+    `draft_model` is the one that drafts for it, if any; its costs are not counted in the others.
 
     `tool_format` and `reasoning_format` are how it writes calls and reasoning; None when it was taught neither. `dimensions`
     are those of its vectors if it makes embeddings, 0 if it generates text.
@@ -265,6 +270,7 @@ class ModelInfo:
     fingerprint: str
     notes: tuple[str, ...] = ()
     draft_tokens: int = 0
+    draft_model: DraftModelInfo | None = None
     tool_format: str | None = None
     reasoning_format: str | None = None
     dimensions: int = 0
@@ -285,7 +291,7 @@ class Ready:
 @dataclass(frozen=True, slots=True)
 class LoadFailed:
     """The worker can't serve; it exits after this. `code` is `corrupt_model`, `unsupported_model`,
-    `out_of_memory` or `load_failed`; `message` is fit for a person and names no path."""
+    `out_of_memory`, `invalid_draft_model` or `load_failed`; `message` is fit for a person and names no path."""
 
     code: str
     message: str

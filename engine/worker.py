@@ -103,7 +103,9 @@ class Worker:
         stops = model.prompter.tokenizer.eos_ids
         cache = model.block_cache()
         capsules = model.capsule_store(cache, self._work.set)
-        self._engine = Engine(model.runner, model.config, stops, cache, outbox.put, capsules)
+        self._engine = Engine(
+            model.runner, model.config, stops, cache, outbox.put, capsules, model.draft_model()
+        )
         self._pins = PinIntake(model.prompter, model.info.block_tokens)
         self._stored = recent_conversations(capsules.disk) if capsules.disk is not None else []
         self._stats = StatsReporter(lambda: engine_stats(self._engine), outbox.put)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from agentserve.engine.config import EngineConfig
+from agentserve.engine.drafting.draft_model import DraftModel
 from agentserve.engine.engine import Engine
 from agentserve.engine.prefix.block_cache import BlockCache
 from agentserve.engine.prefix.pins import plan_pin
@@ -59,6 +60,7 @@ class Rig:
     endless: bool = False
     events: list[RequestEvent] = field(default_factory=list)
     backend: Backend | None = None
+    draft_model: DraftModel | None = None
 
     def __post_init__(self) -> None:
         backend = self.backend or open_reference(LoadModel("reference", None))
@@ -75,7 +77,9 @@ class Rig:
         )
         stops = frozenset[int]() if self.endless else backend.tokenizer.eos_ids
         cache = BlockCache("reference", self.blocks, state_rows, backend.runner.geometry.block_tokens)
-        self.engine = Engine(self.runner, self.config, stops, cache, self.events.append)
+        self.engine = Engine(
+            self.runner, self.config, stops, cache, self.events.append, draft_model=self.draft_model
+        )
 
     def submit(self, request_id: str = "r", text: str = "hello", **fields: object) -> Sequence:
         """Queues a chat request; greedy unless `sampling` says otherwise."""

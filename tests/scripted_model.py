@@ -7,6 +7,7 @@ tokens themselves, and what comes next follows from them alone.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -85,11 +86,15 @@ def scripted_tokenizer() -> Tokenizer:
 
 
 class ScriptedRunner:
-    """Implements `Runner`. `next_token` tells from all tokens of a sequence so far which one follows."""
+    """Implements `Runner`. `next_token` tells from all tokens of a sequence so far which one follows. Each step takes
+    `step_seconds`."""
 
-    def __init__(self, vocab_size: int, next_token: Callable[[NDArray[np.int32]], int]) -> None:
+    def __init__(
+        self, vocab_size: int, next_token: Callable[[NDArray[np.int32]], int], step_seconds: float = 0.0
+    ) -> None:
         self.vocab_size = vocab_size
         self._next_token = next_token
+        self._step_seconds = step_seconds
         self._blocks = np.zeros((0, BLOCK_TOKENS), np.int32)
 
     @property
@@ -100,6 +105,8 @@ class ScriptedRunner:
         self._blocks = np.zeros((blocks, BLOCK_TOKENS), np.int32)
 
     def forward(self, plan: StepPlan) -> Logits:
+        if self._step_seconds:
+            time.sleep(self._step_seconds)
         rows = [row for part in plan.slices for row in self._run(part)]
         return np.array(rows, np.float32).reshape(-1, self.vocab_size)
 
@@ -156,18 +163,18 @@ def _follower(tokenizer: Tokenizer) -> Callable[[NDArray[np.int32]], int]:
     return next_token
 
 
-def scripted_backend(template: str) -> Backend:
+def scripted_backend(template: str, step_seconds: float = 0.0, parameters: int = 1) -> Backend:
     """The model with one of TEMPLATES."""
     tokenizer = scripted_tokenizer()
     return Backend(
-        runner=ScriptedRunner(tokenizer.vocab_size, _follower(tokenizer)),
+        runner=ScriptedRunner(tokenizer.vocab_size, _follower(tokenizer), step_seconds),
         tokenizer=tokenizer,
         template=ChatTemplate(TEMPLATES[template], tokenizer.special_tokens),
         defaults=SamplingParams(temperature=0.0),
         architecture="scripted",
         device="mock",
         context_length=16_384,
-        parameters=1,
+        parameters=parameters,
         weight_bytes=1,
         fingerprint=f"scripted-{template}",
     )
@@ -180,5 +187,5 @@ def scripted(template: str) -> Callable[[int], list[str]]:
 
 
 def open_scripted(template: str) -> Callable[[LoadModel], Backend]:
-    """Stands in for `reference_model.open_reference`."""
-    return lambda _spec: scripted_backend(template)
+    """Stands in for `reference_model.open_reference`. One with a draft model is much larger than that."""
+    return lambda spec: scripted_backend(template, spec.reference_step_s, 100 if spec.draft_model else 1)

@@ -10,7 +10,7 @@ random valid blocks, so a given `state` is not possible for them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -126,6 +126,7 @@ def write_tiny_gguf(
     chat_template: str | None = CHATML,
     rope_factors: Floats | None = None,
     architecture: str | None = None,
+    vocabulary: Callable[[GGUFWriter], None] | None = None,
 ) -> TinyModel:
     """Writes one file and says what its weights are.
 
@@ -140,7 +141,9 @@ def write_tiny_gguf(
     given = dict(state) if state is not None else random_state(family, sizes, rng, tied=tied)
     writer = GGUFWriter(path, architecture or _ARCHITECTURES.get(family, family))
     _write_keys(writer, family, sizes, metadata or {}, tensor_type)
-    if tokenizer == "gpt2":
+    if vocabulary is not None:
+        vocabulary(writer)
+    elif tokenizer == "gpt2":
         write_byte_level(writer, sizes.vocab, pre or traits.pre)
     else:
         write_sentence_piece(writer, sizes.vocab)

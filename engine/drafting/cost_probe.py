@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from pathlib import Path
 
 from ..prefix.block_cache import BlockCache
 from ..runners.runner import Runner, SequenceSlice, StateUse, StateWrite, StepPlan
 from .step_costs import ROWS, StepCosts, context_of
 
+_LOG = logging.getLogger(__name__)
 # Runs of a cell. The first one sets up what depends on the shape and does not count.
 _RUNS = 4
 
@@ -65,3 +68,30 @@ class CostProbe:
             self._cache.state_rows.release([row])
             state = StateUse(row, (StateWrite(rows, row),))
         return StepPlan((SequenceSlice(tokens, context, (*table, scratch), tuple(range(rows)), state),))
+
+
+class KeptCosts:
+    """The table of step costs of one runner: filled while there is nothing to do, kept in `file`, if anywhere."""
+
+    def __init__(self, runner: Runner, cache: BlockCache, file: Path | None) -> None:
+        self.table = StepCosts() if file is None else StepCosts.load(file)
+        self._probe = CostProbe(runner, cache, self.table)
+        self._file = file
+
+    def measure_some(self) -> bool:
+        """Runs one step. False when there is nothing to measure; then the table is on disk."""
+        if self._probe.measure_some():
+            return True
+        if self._probe.is_dirty:
+            self.save()
+        return False
+
+    def save(self) -> None:
+        """Writes the table; a full disk costs a later start some time."""
+        self._probe.is_dirty = False
+        if self._file is None:
+            return
+        try:
+            self.table.save(self._file)
+        except OSError as error:
+            _LOG.warning("step costs are not kept: %s", error.strerror)

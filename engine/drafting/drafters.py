@@ -1,7 +1,8 @@
 """Where drafts come from: guesses of the tokens that the model will choose next.
 
-A drafter looks and never decides: how much of a draft is worth verifying is `draft_length`'s business, and whether it
-was right is the model's. So a bad draft costs time and can't change a text.
+A drafter looks and never decides: how much of a draft is worth verifying is `length`'s business, and whether it
+was right is the model's. So a bad draft costs time and can't change a text. These drafters look things up, which takes
+next to no time; the one that computes is in `model_drafter`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,11 @@ class Source(NamedTuple):
 
     drafter: str
     level: int
+
+
+# The sources that know no match.
+GRAMMAR = Source("grammar", 0)
+MODEL = Source("model", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +57,7 @@ class ForcedDrafter:
 
     def draft(self, most: int) -> Draft | None:
         tokens = self._forced(most)[:most]
-        return Draft(tokens, Source("grammar", 0)) if tokens else None
+        return Draft(tokens, GRAMMAR) if tokens else None
 
 
 class HistoryDrafter:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import accumulate, repeat
 from operator import mul
+from typing import NamedTuple, Protocol
 
 from .step_costs import ROWS, StepCosts
 
@@ -11,17 +12,36 @@ from .step_costs import ROWS, StepCosts
 _LEAST_GAIN = 1.1
 
 
-def draft_length(rate: float, most: int, costs: StepCosts, context: int, least_rows: int) -> int:
+class Promise(NamedTuple):
+    """The draft length that is best, and how many times the tokens per second of no draft it promises."""
+
+    length: int = 0
+    gain: float = 1.0
+
+
+class Pays(Protocol):
+    """Says for one step how much of a draft pays: `best_length` with all but its first arguments given."""
+
+    def __call__(self, rate: float, most: int, token_cost: float = 0.0) -> Promise: ...
+
+
+def best_length(
+    rate: float, most: int, token_cost: float = 0.0, *, costs: StepCosts, context: int, least_rows: int
+) -> Promise:
     """The best draft length from 0 to `most` for tokens that are right with probability `rate` each.
 
-    A step with a draft of k has k + 1 rows and gives 1 + rate + rate² + … + rateᵏ tokens on average. `least_rows` is
-    2 where no step runs a single row: there the first drafted token is free, and needs no promise.
+    A step with a draft of k has k + 1 rows and gives 1 + rate + rate² + … + rateᵏ tokens on average. `token_cost` is
+    what it takes to draft one token, in steps of a single row. `least_rows` is 2 where no step runs a single row: there
+    the first drafted token is free unless it has a cost of its own, and needs no promise.
     """
     none = costs.seconds(least_rows, context)
+    each = token_cost * costs.seconds(1, context)
+    free = 0 if token_cost else least_rows - 1
     tokens = list(accumulate(accumulate(repeat(rate, most), mul), initial=1.0))
-    best, best_gain = 0, 1.0
+    best = Promise()
     for length in sorted({rows - 1 for rows in ROWS if rows - 1 <= most} | {most}):
-        gain = tokens[length] * none / costs.seconds(max(length + 1, least_rows), context)
-        if gain > best_gain and (gain >= _LEAST_GAIN or length < least_rows):
-            best, best_gain = length, gain
+        seconds = costs.seconds(max(length + 1, least_rows), context) + length * each
+        gain = tokens[length] * none / seconds
+        if gain > best.gain and (gain >= _LEAST_GAIN or length <= free):
+            best = Promise(length, gain)
     return best

@@ -37,6 +37,11 @@ class StepCosts:
         self._cells: dict[tuple[int, int], float] = {}
         self._lines: dict[int, tuple[float, ...]] = {}
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether anything was; until then costs are in units of a step of a single row."""
+        return bool(self._cells)
+
     def seconds(self, rows: int, context: int) -> float:
         """The cost of a step, in seconds, or in costs of a single row when nothing was measured yet."""
         line = self._line(bucket_of(context))

@@ -6,6 +6,27 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class DraftModelFile:
+    """A model that is to draft for another: its name, its file (None is the built-in reference model), and the SHA-256
+    of that ("" makes the engine compute it)."""
+
+    name: str
+    path: str | None
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftModelInfo:
+    """A loaded draft model: what it is and what it costs, in bytes."""
+
+    name: str
+    parameters: int
+    weight_bytes: int
+    kv_budget_bytes: int
+    context_length: int
+
+
+@dataclass(frozen=True, slots=True)
 class DrafterCounts:
     """One drafter's work: steps with a draft of it, tokens drafted and accepted, drafts accepted to the last token."""
 

@@ -9,7 +9,7 @@ a whole, the lists of idle blocks and the few rows of recurrent state, belongs t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from .block_cache import BlockCache
@@ -50,3 +50,24 @@ class IntegrityCheck:
         is_done = blocks.stop == self._cache.blocks.size
         self._next = 0 if is_done else blocks.stop
         return not is_done
+
+
+class IntegrityChecks:
+    """Several checks, one after the other, as if they were one."""
+
+    def __init__(self, checks: Sequence[IntegrityCheck]) -> None:
+        self._checks = tuple(checks)
+        self._current = 0
+
+    def whole(self) -> None:
+        """A round of each in one go."""
+        self._current = 0
+        for check in self._checks:
+            check.whole()
+
+    def part(self) -> bool:
+        """The next part of a round through all; True while there are more."""
+        if not self._checks[self._current].part():
+            self._current = (self._current + 1) % len(self._checks)
+            return self._current > 0
+        return True

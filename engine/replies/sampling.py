@@ -88,15 +88,19 @@ class Sampler:
 
         Raises BrokenConstraint where the grammar allows no token.
         """
-        if self.params.has_penalties:
-            logits = self._penalised(logits)
-        if self.params.logit_bias:
-            logits = self._biased(logits)
+        logits = self._weighed(logits)
         if self.grammar is not None:
             logits = self.grammar.masked(logits)
         if self.params.is_greedy:
             return int(logits.argmax())
         return draw(logits, self.params, uniform(self.params.seed, position))
+
+    def guess(self, logits: Row) -> int:
+        """The likeliest token by a draft model's logits, with the penalties and biases that the model's own will get.
+
+        The grammar is left out: it is not that far yet.
+        """
+        return int(self._weighed(logits).argmax())
 
     @property
     def is_complete(self) -> bool:
@@ -110,6 +114,11 @@ class Sampler:
         if self.params.has_penalties:
             self._output_counts[token] = self._output_counts.get(token, 0) + 1
             self._seen.add(token)
+
+    def _weighed(self, logits: Row) -> Row:
+        if self.params.has_penalties:
+            logits = self._penalised(logits)
+        return self._biased(logits) if self.params.logit_bias else logits
 
     def _penalised(self, logits: Row) -> Row:
         logits = logits.copy()

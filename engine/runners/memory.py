@@ -23,11 +23,15 @@ _DROP_INTERVAL_S = 0.02
 
 
 class KvBudget(NamedTuple):
-    """The size of the pool and the context that fits it; `note` says why the context was cut."""
+    """The size of the pool and the context that fits it; `note` says why the context was cut.
+
+    The pool of a draft model has `draft_blocks`.
+    """
 
     blocks: int
     context_length: int
     note: str | None
+    draft_blocks: int = 0
 
 
 def available_bytes() -> int:
@@ -40,27 +44,38 @@ def resident_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def plan_kv(geometry: KvGeometry, context_length: int, budget_bytes: int, available: int) -> KvBudget:
+def plan_kv(
+    geometry: KvGeometry,
+    context_length: int,
+    budget_bytes: int,
+    available: int,
+    draft: KvGeometry | None = None,
+) -> KvBudget:
     """Sizes the pool: `budget_bytes`, or by default a share of `available`, at most 16 contexts.
 
-    Raises MemoryError, with both numbers and what sets the limit, when not even two blocks fit.
+    The KV of a draft model is paid from the same budget and holds as many tokens, so that it remembers what the model
+    does. Raises MemoryError, with both numbers and what sets the limit, when not even two blocks fit.
     """
     # One block more than the context: a dummy row of exact mode may stand behind the last token.
     per_context = geometry.blocks_for(context_length) + 1
     budget = budget_bytes or int(available * _SHARE)
-    blocks = budget // geometry.block_bytes
+    beside = -(-draft.block_bytes * geometry.block_tokens // draft.block_tokens) if draft else 0
+    block_bytes = geometry.block_bytes + beside
+    blocks = budget // block_bytes
     if not budget_bytes:
         blocks = min(blocks, per_context * _CONTEXTS)
     if blocks < 2:
         limit = "kv_budget" if budget_bytes else f"{_SHARE:.0%} of the memory that is free"
+        whose = f", {2 * beside:,} of them for the draft model," if draft else ""
         raise MemoryError(
-            f"the KV cache needs {2 * geometry.block_bytes:,} bytes and may take {budget:,} ({limit})"
+            f"the KV cache needs {2 * block_bytes:,} bytes{whose} and may take {budget:,} ({limit})"
         )
+    draft_blocks = blocks * geometry.block_tokens // draft.block_tokens if draft else 0
     if blocks >= per_context:
-        return KvBudget(blocks, context_length, None)
+        return KvBudget(blocks, context_length, None, draft_blocks)
     fits = (blocks - 1) * geometry.block_tokens
     note = f"the context is limited to {fits:,} tokens by the KV budget of {budget:,} bytes"
-    return KvBudget(blocks, fits, note)
+    return KvBudget(blocks, fits, note, draft_blocks)
 
 
 def zeroed_pages(size: int) -> mmap.mmap:

@@ -77,6 +77,7 @@ def test_health_tells_whether_a_model_speculates_and_what_came_of_it(serve: Serv
     assert health["speculative"] is False
     assert health["models"][0]["speculation"] == {
         "speculative": False,
+        "draft_model": None,
         "attempts": 4,
         "drafted": 9,
         "accepted": 5,

@@ -14,13 +14,18 @@ from agentserve.engine.drafting.acceptance import AcceptanceRates
 from agentserve.engine.drafting.counts import DraftCounter
 from agentserve.engine.drafting.drafters import HistoryDrafter, Source
 from agentserve.engine.drafting.drafting import Drafting
-from agentserve.engine.drafting.length import draft_length
+from agentserve.engine.drafting.length import best_length
 from agentserve.engine.drafting.step_costs import ROWS, StepCosts, bucket_of, context_of
 from agentserve.engine.drafting.suffix_index import SuffixIndex
 
 SUFFIX = Source("suffix", 8)
 # SmolLM2 on two cores, in milliseconds, for ROWS.
 AT_512, AT_4096 = (9.8, 10.6, 11.8, 15.0, 21.0), (14.3, 23.4, 26.2, 35.1, 50.0)
+
+
+def length(rate: float, most: int, table: StepCosts, context: int, least_rows: int) -> int:
+    """Of a draft that costs nothing."""
+    return best_length(rate, most, costs=table, context=context, least_rows=least_rows).length
 
 
 def costs(**lines: tuple[float, ...]) -> StepCosts:
@@ -36,22 +41,22 @@ def costs(**lines: tuple[float, ...]) -> StepCosts:
     [(0.95, 15, 15), (0.95, 5, 5), (0.6, 15, 3), (0.3, 15, 1), (0.02, 15, 0), (0.95, 0, 0)],
 )
 def test_cheap_rows_are_drafted_for_and_hopeless_ones_are_not(rate: float, most: int, expected: int) -> None:
-    assert draft_length(rate, most, costs(c512=AT_512), 512, 1) == expected
+    assert length(rate, most, costs(c512=AT_512), 512, 1) == expected
 
 
 def test_behind_a_long_context_only_good_drafts_pay() -> None:
     table = costs(c512=AT_512, c4096=AT_4096)
-    assert [draft_length(rate, 15, table, 4096, 1) for rate in (0.3, 0.45, 0.95)] == [0, 0, 15]
+    assert [length(rate, 15, table, 4096, 1) for rate in (0.3, 0.45, 0.95)] == [0, 0, 15]
 
 
 def test_where_no_step_has_one_row_the_first_drafted_token_is_free() -> None:
     table = costs(c4096=AT_4096)
-    assert draft_length(0.01, 15, table, 4096, least_rows=2) == 1
-    assert draft_length(0.01, 15, table, 4096, least_rows=1) == 0
+    assert length(0.01, 15, table, 4096, least_rows=2) == 1
+    assert length(0.01, 15, table, 4096, least_rows=1) == 0
 
 
 def test_an_unknown_machine_is_taken_for_the_one_that_was_measured() -> None:
-    assert draft_length(0.9, 15, StepCosts(), 100, 1) > 3
+    assert length(0.9, 15, StepCosts(), 100, 1) > 3
 
 
 def test_buckets_of_contexts_double() -> None:
@@ -161,7 +166,7 @@ def gain(prompt: list[int], reply: list[int], line: tuple[float, ...], context: 
     """How much faster the reply is written with drafts than without, if steps cost what the table says."""
     table, text, seconds = costs(**{f"c{context}": line}), SuffixIndex(prompt), 0.0
     drafts = Drafting(text, (HistoryDrafter(text, SuffixIndex()),), AcceptanceRates(), DraftCounter())
-    pays = partial(draft_length, costs=table, context=context, least_rows=1)
+    pays = partial(best_length, costs=table, context=context, least_rows=1)
     rest = reply
     while rest:
         drafted = drafts.draft(min(15, len(rest) - 1), pays)

@@ -6,6 +6,7 @@ from agentserve.engine.drafting.acceptance import AcceptanceRates
 from agentserve.engine.drafting.counts import DraftCounter
 from agentserve.engine.drafting.drafters import Draft, ForcedDrafter, HistoryDrafter, Source, first_draft
 from agentserve.engine.drafting.drafting import Drafting
+from agentserve.engine.drafting.length import Promise
 from agentserve.engine.drafting.memory import DraftMemory
 from agentserve.engine.drafting.suffix_index import SuffixIndex
 
@@ -27,12 +28,12 @@ def drafting(*tokens: int) -> Drafting:
     return Drafting(SuffixIndex(WORDS), (FixedDrafter(*tokens),), AcceptanceRates(), DraftCounter())
 
 
-def everything(_rate: float, available: int) -> int:
-    return available
+def everything(rate: float, most: int, token_cost: float = 0.0) -> Promise:
+    return Promise(most, 2.0)
 
 
-def nothing(_rate: float, _available: int) -> int:
-    return 0
+def nothing(rate: float, most: int, token_cost: float = 0.0) -> Promise:
+    return Promise()
 
 
 def test_what_a_grammar_forces_goes_before_everything_else() -> None:
@@ -59,9 +60,9 @@ def test_past_texts_help_where_the_own_text_has_no_match_as_long() -> None:
 def test_a_draft_is_cut_to_what_pays_and_to_what_may_come() -> None:
     seen: list[tuple[float, int]] = []
 
-    def two(rate: float, available: int) -> int:
-        seen.append((rate, available))
-        return 2
+    def two(rate: float, most: int, token_cost: float = 0.0) -> Promise:
+        seen.append((rate, most))
+        return Promise(2, 2.0)
 
     one = drafting(1, 2, 3, 4)
     assert one.draft(3, two) == (1, 2)

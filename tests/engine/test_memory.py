@@ -9,7 +9,7 @@ GEOMETRY = KvGeometry(block_tokens=32, block_bytes=1000)
 
 def test_by_default_a_share_of_memory_is_used_but_no_more_than_sixteen_contexts() -> None:
     plenty = plan_kv(GEOMETRY, context_length=320, budget_bytes=0, available=10**9)
-    assert plenty == (16 * 11, 320, None)
+    assert plenty == (16 * 11, 320, None, 0)
     scarce = plan_kv(GEOMETRY, context_length=320, budget_bytes=0, available=50_000)
     assert scarce.blocks == 20
 

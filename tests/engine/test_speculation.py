@@ -16,6 +16,7 @@ import pytest
 from agentserve.engine.config import DraftLimits, EngineConfig
 from agentserve.engine.drafting import drafting
 from agentserve.engine.drafting.drafters import Draft, Source
+from agentserve.engine.drafting.length import Promise
 from agentserve.engine.drafting.step_costs import ROWS, StepCosts
 from agentserve.engine.engine import Engine
 from agentserve.engine.loading import load
@@ -55,7 +56,8 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
         return drafted(drafters, most) or noise
 
     monkeypatch.setattr(drafting, "first_draft", always)
-    monkeypatch.setattr("agentserve.engine.drafting.speculation.draft_length", lambda _rate, most, **_: most)
+    everything = "agentserve.engine.drafting.speculation.best_length"
+    monkeypatch.setattr(everything, lambda _rate, most, *_, **__: Promise(most, 2.0))
 
 
 def replies(most: int, sampling: SamplingParams, exact: bool = True) -> tuple[list[str], Rig]:
