@@ -14,7 +14,7 @@ import typer
 from .. import __version__
 from ..daemon.config import Settings, load_settings
 from ..daemon.paths import Paths, resolve_paths
-from ..daemon.registry import ModelStore, StoredModel
+from ..daemon.store.registry import ModelStore, StoredModel
 from . import output
 from .bench_engine import Answer, BenchEngine, bench_engine
 from .bench_http import Served, Stream, served, stream

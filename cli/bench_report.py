@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..daemon.registry import size_text
+from ..daemon.store.registry import size_text
 from . import output
 from .cpu import Cpu
 

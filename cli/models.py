@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from ..daemon.model_files import remove_traces
 from ..daemon.paths import resolve_paths
-from ..daemon.registry import ModelStore, StoredModel, UnknownModel, capabilities, size_text
+from ..daemon.store.model_files import remove_traces
+from ..daemon.store.registry import ModelStore, StoredModel, UnknownModel, capabilities, size_text
 from . import output
 from .diagnostics import say
 from .progress import progress
@@ -92,8 +92,8 @@ def _stored(store: ModelStore, source: str) -> StoredModel | None:
 
 
 def _pull_shown(source: str, store: ModelStore, name: str | None) -> StoredModel:
-    from ..daemon.pull import PullProgress
-    from ..daemon.pull import pull as bring
+    from ..daemon.store.pull import PullProgress
+    from ..daemon.store.pull import pull as bring
 
     what = Path(source).name if source.startswith("file:") else source
     with progress() as report:

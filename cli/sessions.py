@@ -9,7 +9,7 @@ import typer
 
 from ..daemon.client import DaemonClient
 from ..daemon.paths import resolve_paths
-from ..daemon.registry import size_text
+from ..daemon.store.registry import size_text
 from . import output
 from .diagnostics import say
 from .status import ago_text

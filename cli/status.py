@@ -10,7 +10,6 @@ import typer
 
 from ..daemon.client import DaemonClient
 from ..daemon.paths import resolve_paths
-from ..daemon.registry import size_text
 from ..daemon.snapshot import (
     DraftModelInfo,
     DraftStats,
@@ -23,6 +22,7 @@ from ..daemon.snapshot import (
     TierBytes,
     WorkerSnapshot,
 )
+from ..daemon.store.registry import size_text
 from . import output
 
 Facts = Iterator[tuple[str, str]]

@@ -23,24 +23,24 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp
 
-from .completions_api import COMPLETIONS
-from .embeddings_api import Embeddings
+from .api.events import events_route
+from .api.health import health_routes, json_response
+from .api.pins import pin_routes
+from .api.requests import find_record, request_routes
+from .api.sessions import session_routes
 from .errors import InvalidRequest, RequestError
-from .events_api import events_route
-from .generation_route import Dialect, GenerationRoute
-from .health import health_routes, json_response
-from .hosts import HostGuard, OriginGuard, allowed_hosts
-from .metrics import ERROR_TYPE, Measured, metrics_route
-from .models_api import model_routes
-from .openai import CHAT
-from .openai_errors import error_object
-from .openapi import openapi_route
-from .pins_api import pin_routes
-from .request_ids import RequestIds, request_id_of
-from .requests_api import find_record, request_routes
+from .http.hosts import HostGuard, OriginGuard, allowed_hosts
+from .http.request_ids import RequestIds, request_id_of
+from .openai.chat import CHAT
+from .openai.completions import COMPLETIONS
+from .openai.embeddings import Embeddings
+from .openai.errors import error_object
+from .openai.models import model_routes
+from .openai.route import Dialect, GenerationRoute
+from .openai.tokens import token_routes
+from .openapi.route import openapi_route
+from .records.metrics import ERROR_TYPE, Measured, metrics_route
 from .service import Service
-from .sessions_api import session_routes
-from .tokens_api import token_routes
 
 
 def build_app(service: Service) -> ASGIApp:

@@ -24,7 +24,7 @@ from typing import Any, Literal
 from ..engine.protocol import REASONING_FORMATS, TOOL_FORMATS
 from . import option_kinds as kinds
 from .errors import ConfigError
-from .extensions import SALTS
+from .generation.extensions import SALTS
 from .option_kinds import Kind
 
 Source = Literal["flag", "environment", "file", "default"]

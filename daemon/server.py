@@ -16,15 +16,15 @@ import uvicorn
 
 from .app import build_app
 from .config import Settings
-from .connections import ConnectionLimits, bounded
 from .errors import AgentserveError, StartError
+from .http.connections import ConnectionLimits, bounded
 from .paths import Paths
-from .record_log import RecordFile, RecordLog
-from .registry import ModelStore
-from .router import Router
+from .records.log import RecordFile, RecordLog
 from .service import Service
 from .startup import Startup
-from .worker_process import Command, worker_command
+from .store.registry import ModelStore
+from .workers.process import Command, worker_command
+from .workers.router import Router
 
 _LOG = logging.getLogger("agentserve.daemon")
 _KEEP_ALIVE_S = 75

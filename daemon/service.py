@@ -10,14 +10,14 @@ from itertools import islice
 
 from .. import __version__
 from .config import Settings
-from .ledger import Entry, Ledger
-from .metrics import Metrics
-from .record_log import RecordLog
-from .records import running
-from .router import Router
+from .records.ledger import Entry, Ledger
+from .records.log import RecordLog
+from .records.metrics import Metrics
+from .records.records import running
 from .snapshot import StatusSnapshot, WorkerSnapshot
 from .startup import Startup
-from .supervisor import Supervisor
+from .workers.router import Router
+from .workers.supervisor import Supervisor
 
 _RECENT = 20
 

@@ -20,11 +20,11 @@ import msgspec
 
 from ..engine.protocol import LoadStage
 from .errors import ModelNotFound, StartError, Unavailable
-from .pull import pull
-from .pull_progress import PullProgress
-from .registry import ModelStore
-from .router import Router, canonical_name
 from .snapshot import StartupSnapshot
+from .store.pull import pull
+from .store.pull_progress import PullProgress
+from .store.registry import ModelStore
+from .workers.router import Router, canonical_name
 
 T = TypeVar("T")
 _PULL_REPORT_EVERY_S = 0.1

@@ -26,7 +26,7 @@ def all_minilm() -> Path:
 def stored(name: str) -> Path:
     """The file of a model in that store; skips the test where it is not there."""
     from agentserve.daemon.errors import StoreError
-    from agentserve.daemon.registry import ModelStore
+    from agentserve.daemon.store.registry import ModelStore
 
     root = os.environ.get("AGENTSERVE_MODELS")
     if not root:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from agentserve.daemon.registry import Arrived, ModelStore
+from agentserve.daemon.store.registry import Arrived, ModelStore
 from agentserve.engine.encoders.source import open_encoder
 from agentserve.engine.inspect import describe_encoder
 

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import MappingProxyType
 
 import pytest
-from agentserve.daemon.catalogue import CatalogueEntry, WheelFile
+from agentserve.daemon.store.catalogue import CatalogueEntry, WheelFile
 
 PACKAGE = "tiny-model"
 VERSION = "1.0"

@@ -28,7 +28,7 @@ def loaded_by(program: str) -> set[str]:
         ("daemon.app", NATIVE | TERMINAL | {"httpx"}),
         ("daemon.server", NATIVE | TERMINAL | {"httpx"}),
         ("daemon.client", NATIVE | TERMINAL | SERVER),
-        ("daemon.pull", NATIVE | TERMINAL | SERVER),
+        ("daemon.store.pull", NATIVE | TERMINAL | SERVER),
         ("engine.worker", TERMINAL | SERVER | {"torch", "transformers", "openvino", "llguidance"}),
         ("engine.protocol", NATIVE | TERMINAL | SERVER | {"msgspec"}),
     ],

@@ -26,7 +26,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from agent import SMALL_REPLY
-from agentserve.daemon.records import human_line
+from agentserve.daemon.records.records import human_line
 from aider import AIDER
 from daemon_process import DaemonProcess, daemon_process
 from installing import InstallError

@@ -20,7 +20,7 @@ from typing import Protocol
 
 import numpy as np
 from agent_day import Request
-from agentserve.daemon.openai_schema import parse_chat
+from agentserve.daemon.openai.chat_schema import parse_chat
 from agentserve.engine.gguf.source import open_gguf
 from agentserve.engine.prefix.conversations import common_prefix
 from agentserve.engine.prompts.prompting import Prompter

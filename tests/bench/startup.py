@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from agentserve.daemon.paths import resolve_paths
-from agentserve.daemon.registry import ModelStore
+from agentserve.daemon.store.registry import ModelStore
 from figures import Target, finish
 
 UP_S, STATUS_S, DAEMON_MB = 4.0, 0.4, 90.0

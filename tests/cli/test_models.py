@@ -8,8 +8,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from agentserve.daemon.catalogue import SMOLLM2
-from agentserve.daemon.model_files import capsule_folder
+from agentserve.daemon.store.catalogue import SMOLLM2
+from agentserve.daemon.store.model_files import capsule_folder
 from cli_process import Cli
 from package_index import SMOLLM2_METADATA, SMOLLM2_WHEEL, PackageIndex, serve_index, sha256
 from tiny_models import write_tiny_gguf

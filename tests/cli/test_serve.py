@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentserve.daemon.catalogue import SMOLLM2
+from agentserve.daemon.store.catalogue import SMOLLM2
 from cli_process import Cli
 from package_index import SMOLLM2_METADATA, SMOLLM2_WHEEL, PackageIndex, serve_index
 

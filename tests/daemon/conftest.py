@@ -14,10 +14,10 @@ from agentserve.daemon.config import Settings
 from agentserve.daemon.errors import AgentserveError
 from agentserve.daemon.launch import bind
 from agentserve.daemon.paths import Paths, resolve_paths
-from agentserve.daemon.registry import Arrived, ModelStore
 from agentserve.daemon.server import Daemon
 from agentserve.daemon.startup import Reporter, Startup
-from agentserve.daemon.worker_process import Command, worker_command
+from agentserve.daemon.store.registry import Arrived, ModelStore
+from agentserve.daemon.workers.process import Command, worker_command
 
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import httpx
 import pytest
-from agentserve.daemon.request_state import RequestState
-from agentserve.daemon.worker_process import Command
+from agentserve.daemon.records.request_state import RequestState
+from agentserve.daemon.workers.process import Command
 from agentserve.engine.runners.reference_model import byte_tokenizer
 from raw_http import LAST_CHUNK, RawRequest
 

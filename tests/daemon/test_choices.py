@@ -10,10 +10,10 @@ from typing import Any
 
 import httpx
 import pytest
-from agentserve.daemon.choices import MOST_CHOICES, Choices, fan_out
-from agentserve.daemon.draft_sums import total_drafts
 from agentserve.daemon.errors import RequestError
-from agentserve.daemon.generation import Generation
+from agentserve.daemon.generation.choices import MOST_CHOICES, Choices, fan_out
+from agentserve.daemon.generation.generation import Generation
+from agentserve.daemon.records.draft_sums import total_drafts
 from agentserve.engine.protocol import (
     Accepted,
     DrafterCounts,

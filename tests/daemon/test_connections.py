@@ -13,7 +13,7 @@ import httpx
 import openai
 import psutil
 import pytest
-from agentserve.daemon.worker_process import Command
+from agentserve.daemon.workers.process import Command
 from raw_http import LAST_CHUNK, RawRequest, frames
 
 Fake = Callable[..., Command]

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agentserve.daemon.download import Download, fetch
 from agentserve.daemon.errors import PullError
-from agentserve.daemon.pull_progress import PullProgress, PullStage
-from agentserve.daemon.wheel_source import PipConfig
+from agentserve.daemon.store.download import Download, fetch
+from agentserve.daemon.store.pull_progress import PullProgress, PullStage
+from agentserve.daemon.store.wheel_source import PipConfig
 from package_index import PackageIndex, point_pip_at, serve_index
 
 BODY = bytes(range(256)) * 4000

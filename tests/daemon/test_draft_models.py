@@ -12,9 +12,9 @@ import pytest
 from agentserve.cli.status import describe
 from agentserve.daemon.config import Settings, load_settings
 from agentserve.daemon.errors import AgentserveError, Unavailable
-from agentserve.daemon.registry import Arrived, ModelStore
-from agentserve.daemon.router import Router
-from agentserve.daemon.worker_process import Command
+from agentserve.daemon.store.registry import Arrived, ModelStore
+from agentserve.daemon.workers.process import Command
+from agentserve.daemon.workers.router import Router
 from scripted_model import scripted
 
 Serve = Callable[..., Any]

@@ -14,10 +14,10 @@ import httpx
 import numpy as np
 import pytest
 from agentserve.daemon.errors import Unavailable
-from agentserve.daemon.open_requests import OpenRequests
 from agentserve.daemon.paths import Paths
-from agentserve.daemon.registry import ModelStore
-from agentserve.daemon.worker_process import Command
+from agentserve.daemon.store.registry import ModelStore
+from agentserve.daemon.workers.open_requests import OpenRequests
+from agentserve.daemon.workers.process import Command
 from agentserve.engine.protocol import Accepted, Embed, Started
 from encoder_store import put_encoder
 from tiny_encoders import CONTEXT, DIMENSIONS, VOCABULARY, make_tiny_encoder

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from agentserve.daemon.embeddings_schema import EmbeddingsCall, check_dimensions, parse_embeddings
 from agentserve.daemon.errors import InvalidRequest
+from agentserve.daemon.openai.embeddings_schema import EmbeddingsCall, check_dimensions, parse_embeddings
 
 
 def parse(**fields: Any) -> EmbeddingsCall:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from agentserve.daemon.channel import EventChannel
+from agentserve.daemon.workers.channel import EventChannel
 from agentserve.engine.protocol import TextDelta
 
 

@@ -12,7 +12,7 @@ import pytest
 from agentserve.daemon import events_api
 from agentserve.daemon.client import DaemonClient
 from agentserve.daemon.snapshot import StatusSnapshot
-from agentserve.daemon.worker_process import Command
+from agentserve.daemon.workers.process import Command
 from raw_http import RawRequest
 
 Fake = Callable[..., Command]

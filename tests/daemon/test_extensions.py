@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from agentserve.daemon.config import load_settings
 from agentserve.daemon.errors import ConfigError, InvalidRequest
-from agentserve.daemon.openai_schema import parse_chat
+from agentserve.daemon.openai.chat_schema import parse_chat
 from agentserve.engine.protocol import GenerateRequest, PrefixPin
 
 PIN_FIELDS = ("agentserve_pin_prefix", "flashrt_pin_prefix")

@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 import pytest
 from agentserve.daemon.config import Settings
-from agentserve.daemon.hosts import Host, allowed_hosts, parse_host
+from agentserve.daemon.http.hosts import Host, allowed_hosts, parse_host
 from agentserve.daemon.paths import Paths
-from agentserve.daemon.registry import ModelStore
-from agentserve.daemon.worker_process import Command
+from agentserve.daemon.store.registry import ModelStore
+from agentserve.daemon.workers.process import Command
 
 Fake = Callable[..., Command]
 Put = Callable[[ModelStore, str, bytes], None]
@@ -256,7 +256,7 @@ def test_a_bug_is_500_without_internals_and_with_the_request_id(
         raise ZeroDivisionError("secret /path")
 
     live = serve(command=fake())
-    monkeypatch.setattr("agentserve.daemon.openai_schema.check_body", broken)
+    monkeypatch.setattr("agentserve.daemon.openai.chat_schema.check_body", broken)
     answer = httpx.post(f"{live.url}/v1/chat/completions", json=CHAT, headers={"X-Request-ID": "bug-1"})
     assert answer.status_code == 500
     assert answer.json()["error"]["code"] == "internal_error"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from agentserve.daemon.lifecycle import MOVES, Happened, IllegalMove, State, move
+from agentserve.daemon.workers.lifecycle import MOVES, Happened, IllegalMove, State, move
 
 ALLOWED = {(state, happened) for state, moves in MOVES.items() for happened in moves}
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
-from agentserve.daemon.metrics_gauges import device_label
-from agentserve.daemon.worker_process import Command
+from agentserve.daemon.records.gauges import device_label
+from agentserve.daemon.workers.process import Command
 from prometheus_client.parser import text_string_to_metric_families
 from raw_http import RawRequest
 

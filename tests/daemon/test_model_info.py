@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from agentserve.daemon.errors import StoreError
-from agentserve.daemon.model_info import inspect_file
+from agentserve.daemon.store.model_info import inspect_file
 from tiny_models import write_tiny_gguf
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from agentserve.daemon.snapshot import RequestRecord
-from agentserve.daemon.worker_process import Command
+from agentserve.daemon.workers.process import Command
 from agentserve.engine.protocol import CancelReason
 from prometheus_client.parser import text_string_to_metric_families
 

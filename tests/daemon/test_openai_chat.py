@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from agentserve.daemon.worker_process import Command
+from agentserve.daemon.workers.process import Command
 
 Fake = Callable[..., Command]
 Serve = Callable[..., Any]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from agentserve.daemon.errors import InvalidRequest
-from agentserve.daemon.generation_schema import Call
-from agentserve.daemon.openai_schema import parse_chat
+from agentserve.daemon.openai.chat_schema import parse_chat
+from agentserve.daemon.openai.generation_schema import Call
 from agentserve.engine.protocol import Message, SamplingParams, ToolCall
 
 USER = {"role": "user", "content": "hi"}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from agentserve.daemon.worker_process import Command
+from agentserve.daemon.workers.process import Command
 from raw_http import LAST_CHUNK, RawRequest, frames
 
 Fake = Callable[..., Command]

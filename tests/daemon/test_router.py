@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from agentserve.daemon.config import Settings
 from agentserve.daemon.errors import ModelNotFound, QueueFull, Unavailable
-from agentserve.daemon.lifecycle import State
-from agentserve.daemon.registry import ModelStore
-from agentserve.daemon.router import Router, Slot, Target, canonical_name, choose_victim
-from agentserve.daemon.worker_process import Command
+from agentserve.daemon.store.registry import ModelStore
+from agentserve.daemon.workers.lifecycle import State
+from agentserve.daemon.workers.process import Command
+from agentserve.daemon.workers.router import Router, Slot, Target, canonical_name, choose_victim
 
 Fake = Callable[..., Command]
 Put = Callable[[ModelStore, str, bytes], None]

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 from agentserve.daemon.paths import Paths
-from agentserve.daemon.registry import ModelStore
+from agentserve.daemon.store.registry import ModelStore
 
 SYSTEM = {"role": "system", "content": "You are a careful agent with many rules. " * 10}
 Serve = Callable[..., Any]

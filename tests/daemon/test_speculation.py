@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from agentserve.daemon.worker_process import Command
+from agentserve.daemon.workers.process import Command
 
 Serve = Callable[..., Any]
 Fake = Callable[..., Command]

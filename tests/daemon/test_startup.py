@@ -12,11 +12,11 @@ import msgspec
 import pytest
 from agentserve.daemon.errors import PullError, StartError
 from agentserve.daemon.paths import Paths
-from agentserve.daemon.pull_progress import OnProgress, PullProgress, PullStage
-from agentserve.daemon.registry import ModelStore
 from agentserve.daemon.snapshot import StartupSnapshot
 from agentserve.daemon.startup import Reporter
-from agentserve.daemon.worker_process import Command
+from agentserve.daemon.store.pull_progress import OnProgress, PullProgress, PullStage
+from agentserve.daemon.store.registry import ModelStore
+from agentserve.daemon.workers.process import Command
 
 Fake = Callable[..., Command]
 Put = Callable[[ModelStore, str, bytes], None]

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import httpx
 import openai
 import pytest
-from agentserve.daemon.openai_constraints import answer_constraint
+from agentserve.daemon.openai.constraints import answer_constraint
 from pydantic import BaseModel, ConfigDict, Field
 
 Serve = Callable[..., Any]

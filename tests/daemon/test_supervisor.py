@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
-from agentserve.daemon.channel import EventChannel
 from agentserve.daemon.errors import Cancelled, RequestError, Unavailable
-from agentserve.daemon.generation import Generation
-from agentserve.daemon.lifecycle import State
-from agentserve.daemon.retry_after import retry_after
-from agentserve.daemon.supervisor import Supervisor
-from agentserve.daemon.worker_process import Command
+from agentserve.daemon.generation.generation import Generation
+from agentserve.daemon.workers.channel import EventChannel
+from agentserve.daemon.workers.lifecycle import State
+from agentserve.daemon.workers.process import Command
+from agentserve.daemon.workers.retry_after import retry_after
+from agentserve.daemon.workers.supervisor import Supervisor
 from agentserve.engine.protocol import Delta, GenerateRequest, LoadModel, LoadStage, Message, TextDelta
 
 Fake = Callable[..., Command]
@@ -271,8 +271,8 @@ def test_a_start_during_a_stop_waits_and_starts_anew(fake: Fake) -> None:
 def test_a_worker_that_ignores_every_request_to_end_is_killed(
     fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentserve.daemon.supervisor._SHUTDOWN_GRACE_S", 0.1)
-    monkeypatch.setattr("agentserve.daemon.supervisor._TERMINATE_GRACE_S", 0.1)
+    monkeypatch.setattr("agentserve.daemon.workers.supervisor._SHUTDOWN_GRACE_S", 0.1)
+    monkeypatch.setattr("agentserve.daemon.workers.supervisor._TERMINATE_GRACE_S", 0.1)
 
     async def scenario() -> None:
         async with supervised(fake("--ignore-sigterm", "--ignore-shutdown")) as supervisor:

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from agentserve.daemon import tokens_api
-from agentserve.daemon.choices import MOST_CHOICES
+from agentserve.daemon.generation.choices import MOST_CHOICES
 
 Serve = Callable[..., Any]
 PAGE = Path(__file__).parents[2] / "docs" / "openai.md"

@@ -4,7 +4,7 @@ import socket
 from itertools import pairwise
 from multiprocessing.connection import Connection
 
-from agentserve.daemon.worker_process import Frames
+from agentserve.daemon.workers.process import Frames
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -22,8 +22,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import httpx
-from agentserve.daemon.registry import ModelStore
 from agentserve.daemon.snapshot import WorkerSnapshot
+from agentserve.daemon.store.registry import ModelStore
 from chaos import Target, unserved, until_idle
 from cli_process import Cli
 from encoder_store import put_encoder
