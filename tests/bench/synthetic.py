@@ -1,21 +1,24 @@
 """A GGUF file of a real model's size with random weights, for measurements that need no meaning.
 
     python tests/bench/synthetic.py FILE.gguf [--type Q4_1]
+    python tests/bench/synthetic.py FILE.gguf --stretch MODEL.gguf
 
-The shape is that of Llama-3.2-1B: 1.24 billion parameters, tied embedding, a vocabulary of 128,256 entries. Blocks
-are made directly, so that it takes seconds and no more memory than the file.
+The shape is that of Llama-3.2-1B: 1.24 billion parameters, tied embedding, a vocabulary of 128,256 entries, a context
+of 131,072 tokens. Blocks are made directly, so that it takes seconds and no more memory than the file. `--stretch`
+copies a llama model and claims that context for it: what it says far beyond its own is of no use, what its steps cost is.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from gguf import GGUFWriter
+from gguf import GGUFReader, GGUFWriter
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, TokenType
 from numpy.typing import NDArray
 
@@ -24,6 +27,7 @@ from tiny_vocabulary import SPECIAL, byte_alphabet
 
 Q = GGMLQuantizationType
 
+CONTEXT = 131_072
 LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FEED_FORWARD, VOCABULARY = 16, 2048, 32, 8, 64, 8192, 128_256
 TYPES = {"Q4_0": Q.Q4_0, "Q4_1": Q.Q4_1}
 
@@ -43,6 +47,13 @@ def write_llama_1b(path: Path, kind: Q) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def stretch(model: Path, path: Path) -> None:
+    """Copies a llama model to `path`, its context set to CONTEXT. Raises KeyError for a file without one."""
+    shutil.copyfile(model, path)
+    field = GGUFReader(path, "r+").fields["llama.context_length"]
+    field.parts[field.data[0]][0] = CONTEXT
 
 
 def matrices() -> Iterator[tuple[str, int, int]]:
@@ -86,7 +97,7 @@ def _halves(values: NDArray[np.float64]) -> NDArray[np.uint8]:
 def _write_keys(writer: GGUFWriter) -> None:
     writer.add_name("synthetic 1B")
     writer.add_block_count(LAYERS)
-    writer.add_context_length(8192)
+    writer.add_context_length(CONTEXT)
     writer.add_embedding_length(HIDDEN)
     writer.add_feed_forward_length(FEED_FORWARD)
     writer.add_head_count(HEADS)
@@ -122,8 +133,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("file", type=Path)
     parser.add_argument("--type", choices=sorted(TYPES), default="Q4_0")
+    parser.add_argument("--stretch", type=Path, metavar="MODEL.gguf")
     options = parser.parse_args(arguments)
-    write_llama_1b(options.file, TYPES[options.type])
+    if options.stretch:
+        stretch(options.stretch, options.file)
+    else:
+        write_llama_1b(options.file, TYPES[options.type])
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from agentserve.daemon import events_api
+from agentserve.daemon.api import events
 from agentserve.daemon.client import DaemonClient
 from agentserve.daemon.snapshot import StatusSnapshot
 from agentserve.daemon.workers.process import Command
@@ -80,7 +80,7 @@ def test_at_most_four_come_in_a_second(serve: Serve, fake: Fake) -> None:
 def test_all_listeners_share_one_look_and_too_many_are_refused(
     serve: Serve, fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events_api, "MAX_LISTENERS", 2)
+    monkeypatch.setattr(events, "MAX_LISTENERS", 2)
     live = serve(command=fake())
     with ExitStack() as listening:
         feeds = [

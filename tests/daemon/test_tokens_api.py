@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx
 import pytest
-from agentserve.daemon import tokens_api
 from agentserve.daemon.generation.choices import MOST_CHOICES
+from agentserve.daemon.openai import tokens as tokens_api
 
 Serve = Callable[..., Any]
 PAGE = Path(__file__).parents[2] / "docs" / "openai.md"
