@@ -21,6 +21,7 @@ from pathlib import Path
 sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 from agentserve.engine.bench import package_text
 from agentserve.engine.drafting import speculation
+from agentserve.engine.drafting.length import Promise
 from agentserve.engine.engine import Engine
 from agentserve.engine.loading import LoadedModel, load
 from agentserve.engine.protocol import (
@@ -130,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "m", str(options.model), threads=options.threads, exact=True, max_context=2048, max_draft_tokens=most
     )
     model = load(spec, lambda _stage: None)
-    speculation.draft_length = lambda _rate, most, **_: most
+    speculation.best_length = lambda _rate, most, *_, **__: Promise(most, 2.0)
     found = {case.name: differing(model, case, options.prompts, options.tokens) for case in CASES}
     heads = ("replies that differ", *(f"limit {limit}" for limit in LIMITS))
     table = [
