@@ -84,7 +84,12 @@ def _guided_grammar(value: str, name: str) -> Constraint:
 
 
 def _guided_choice(value: list[str], name: str) -> Constraint:
-    return Constraint("lark", f"start: {' | '.join(map(json_text, value))}", name)
+    return Constraint("lark", f"start: {' | '.join(map(_quoted, value))}", name)
+
+
+def _quoted(text: str) -> str:
+    """A text as Lark writes it, which is as JSON does but for one character."""
+    return json_text(text).replace("\x7f", "\\u007f")
 
 
 class Guided(NamedTuple):

@@ -11,6 +11,7 @@ from itertools import product
 from typing import Any
 
 from ..tool_formats.tools import resolved, type_of
+from .idle_keywords import demanding
 from .schema_shapes import check_shapes
 
 Schema = dict[str, Any]
@@ -38,7 +39,6 @@ _REFUSED = frozenset(
         *("additionalItems", "$dynamicRef", "$recursiveRef"),
     }
 )
-_HARMLESS = (("uniqueItems", False), ("not", False))
 _TYPE_OF_KEYWORD = {
     **dict.fromkeys(("properties", "required", "additionalProperties", "patternProperties"), "object"),
     **dict.fromkeys(("minProperties", "maxProperties"), "object"),
@@ -73,7 +73,8 @@ def alternatives(schema: Any, root: Mapping[str, Any], depth: int = _DEPTH) -> l
     if not depth:
         raise Unsupported(f"$ref or anyOf more than {_DEPTH} deep")
     check_shapes(schema)
-    if refused := sorted(key for key in _REFUSED & schema.keys() if (key, schema[key]) not in _HARMLESS):
+    schema = demanding(schema)
+    if refused := sorted(_REFUSED & schema.keys()):
         raise Unsupported(*refused)
     parts = [_own(schema), *_joined(schema, root, depth)]
     found = [one for chosen in product(*parts) for one in _all_of(chosen)]

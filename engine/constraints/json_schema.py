@@ -1,8 +1,10 @@
-"""How JSON is to be written: llguidance's options, and bounds that schemas leave open."""
+"""How JSON is to be written: llguidance's options, bounds that schemas leave open, and nothing that demands nothing."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+from .idle_keywords import demanding
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -21,18 +23,31 @@ _LONGEST = {"time": 24, "date-time": 35}
 _STEP, _STEP_DECIMALS = 1e-9, 9
 _LIMITS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
 _DATA = frozenset({"const", "enum", "default", "examples"})
+# Keywords that give schemas names.
+_NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
 
 
 def bounded(schema: Any) -> Any:
-    """The schema with limits where a model could go on for ever with what adds nothing."""
+    """The schema without keywords that demand nothing, and with limits where a model could go on for ever with what
+    adds nothing."""
     match schema:
         case dict():
-            inner = {key: part if key in _DATA else bounded(part) for key, part in schema.items()}
+            inner = {key: _inner(key, part) for key, part in demanding(schema).items()}
             return _bound(inner) | inner
         case list():
             return [bounded(part) for part in schema]
         case _:
             return schema
+
+
+def _inner(key: str, part: Any) -> Any:
+    """The value of a keyword."""
+    if key in _DATA:
+        return part
+    if key in _NAMED and isinstance(part, dict):
+        # A property may be called like a keyword.
+        return {name: bounded(one) for name, one in part.items()}
+    return bounded(part)
 
 
 def _bound(schema: dict[str, Any]) -> dict[str, float]:

@@ -41,7 +41,8 @@ class GrammarWriter:
 
     @staticmethod
     def json_text(value: object) -> str:
-        return json.dumps(value, ensure_ascii=False)
+        # llguidance's lexer refuses this one character in a text unless it is escaped.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
     def has(self, control: str) -> bool:
         """Whether the model has a token of this text."""

@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from .alternatives import Unsupported
-
 # A slash would end the expression; one behind a backslash does not, and a backslash may be escaped itself.
 _SLASH = re.compile(r"\\.|/|\n", re.DOTALL)
 _PART = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[()|]|.", re.DOTALL)
@@ -74,13 +72,11 @@ def _without(part: str) -> str:
 def restrictions(schema: dict[str, Any]) -> Iterator[str]:
     """Expressions all of which the text of a string has to match; none for a string that may be anything.
 
-    Raises Unsupported for a format that is not known here.
+    A format has to be one of `idle_keywords.FORMATS`; any other was left out before.
     """
     if "pattern" in schema:
         yield expression(_searched(schema["pattern"]))
     if "format" in schema:
-        if schema["format"] not in _FORMATS:
-            raise Unsupported(f"format {schema['format']!r} in a notation that is not JSON")
         yield expression(f"({_FORMATS[schema['format']]})")
     if length := lengths(schema):
         yield expression(rf"(.|\n){length}")

@@ -37,7 +37,7 @@ class Spelling(Protocol):
         ...
 
     def string(self, schema: Schema) -> str:
-        """A string by its schema. Raises Unsupported."""
+        """A string by its schema."""
         ...
 
     def literal(self, text: str) -> str | None:

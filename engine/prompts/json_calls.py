@@ -45,11 +45,10 @@ def _ends_of_equal_objects(
     try:
         first, end = _DECODER.raw_decode(one, at)
         second, other_end = _DECODER.raw_decode(other, position)
+        are_one_call = _canonical(first) == _canonical(second) and _is_call(first, arguments)
     except (ValueError, RecursionError):
         return None
-    if _canonical(first) != _canonical(second) or not _is_call(first, arguments):
-        return None
-    return end, other_end
+    return (end, other_end) if are_one_call else None
 
 
 def _is_call(value: dict[str, Any], arguments: AbstractSet[str]) -> bool:

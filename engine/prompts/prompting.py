@@ -24,7 +24,7 @@ from .decorations import Decorations
 from .fill_in_middle import gap_tokens
 from .json_calls import canonical
 from .strict_turns import arrangements
-from .templates import ChatTemplate, TemplateError, TemplateRefusal
+from .templates import ChatTemplate, OptionError, TemplateError, TemplateRefusal
 from .transcripts import Origin, encode_transcript
 
 Messages = Items[Message]
@@ -157,7 +157,8 @@ class Prompter:
         try:
             return self._rendered(self.template, request, messages, add_generation_prompt)
         except TemplateError as error:
-            raise PromptError(400, "template_error", str(error), "messages") from error
+            param = "chat_template_kwargs" if isinstance(error, OptionError) else "messages"
+            raise PromptError(400, "template_error", str(error), param) from error
 
     def _rendered(
         self,
@@ -200,7 +201,8 @@ class Prompter:
         return Sequence(
             request_id=request.request_id,
             namespace=request.namespace,
-            session_id=request.session_id,
+            # A conversation goes on with the first answer.
+            session_id=None if request.choice else request.session_id,
             lane=lane_of(request),
             deadline=None if request.timeout_s is None else stamps.arrived + request.timeout_s,
             prompt=prompt.tokens,

@@ -26,7 +26,7 @@ from jinja2.utils import Namespace
 from ..gguf.source import GgufModel
 from ..model_errors import unsupported
 from ..protocol import Message
-from ..text.tokenise import Tokenizer
+from ..text.tokenise import Tokenizer, clean_text
 from .call_ids import wants_short_ids, with_short_ids
 
 TIME_LIMIT_S = 10.0
@@ -51,6 +51,10 @@ class TemplateError(Exception):
 
 class TemplateRefusal(TemplateError):
     """The template itself says that it does not take these messages."""
+
+
+class OptionError(TemplateError):
+    """The template options can't be used."""
 
 
 class _Raised(jinja2.TemplateError):
@@ -82,24 +86,21 @@ class ChatTemplate:
     ) -> str:
         """The prompt. `tools_json` is a JSON list, `options_json` an object of further template variables.
 
-        Raises TemplateError: for JSON of another shape, for what the template itself refuses, and when it does
+        UTF-8 can't hold lone surrogates, so they become question marks. Raises TemplateError: for JSON of another
+        shape (OptionError where it is that of the options), for what the template itself refuses, and when it does
         something that is not allowed or takes longer than TIME_LIMIT_S.
         """
-        options = _parsed(options_json, dict, "template options")
-        for name in _OWN_NAMES:
-            if name in options:
-                raise TemplateError(f"{name} can't be given as a template option")
         variables = {
             "tools": None if tools_json is None else _parsed(tools_json, list, "tools"),
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
             **self._special_tokens,
-            **options,
+            **_options(options_json),
             "messages": [message_dict(message) for message in self._fitting(messages)],
         }
         token = _deadline.set(time.monotonic() + TIME_LIMIT_S)
         try:
-            return self._template.render(variables)
+            return clean_text(self._template.render(variables))
         except _Raised as error:
             raise TemplateRefusal(f"the chat template refused the messages: {_one_line(error)}") from error
         except (
@@ -158,17 +159,27 @@ def message_dict(message: Message) -> dict[str, Any]:
 def _object_or_text(arguments: str) -> Any:
     try:
         return json.loads(arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         return arguments
 
 
-def _parsed(text: str, kind: type[Any], what: str) -> Any:
+def _options(text: str) -> Any:
+    options = _parsed(text, dict, "template options", OptionError)
+    for name in _OWN_NAMES:
+        if name in options:
+            raise OptionError(f"{name} can't be given as a template option")
+    return options
+
+
+def _parsed(text: str, kind: type[Any], what: str, wrong: type[TemplateError] = TemplateError) -> Any:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise TemplateError(f"{what} are not JSON: {_one_line(error)}") from error
+        raise wrong(f"{what} are not JSON: {_one_line(error)}") from error
+    except RecursionError as error:
+        raise wrong(f"{what} are nested too deeply") from error
     if not isinstance(value, kind):
-        raise TemplateError(f"{what} should be a JSON {'list' if kind is list else 'object'}")
+        raise wrong(f"{what} should be a JSON {'list' if kind is list else 'object'}")
     return value
 
 

@@ -7,17 +7,19 @@
     It rains.
 
 The markers and the line breaks around them belong to neither part: templates write them anew. A model reasons before
-it answers, so a marker behind the first word of an answer is plain text.
+it answers, so a marker behind the first word of an answer is plain text. Blocks that follow one another, or a call, are
+one reasoning, with a line break between them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ..tool_formats.events import Event, Reasoning, Text, ToolCallParser, new_call_id
 from ..tool_formats.formats import ToolFormat
 from ..tool_formats.grammar import Reading, Source, optional, space, stream_until
+from ..tool_formats.parser import GrammarParser
 from ..tool_formats.tools import Tools
 
 
@@ -55,59 +57,83 @@ def detect_reasoning(template: str) -> ReasoningFormat | None:
 class ReasoningSplitter:
     """Splits one reply into Reasoning and Text. Reasoning that is never closed stays reasoning to the end."""
 
-    def __init__(self, form: ReasoningFormat, opened: bool) -> None:
-        """`opened`: the prompt ends within reasoning, so the reply begins there."""
+    def __init__(
+        self, form: ReasoningFormat, opened: bool, is_answering: Callable[[], bool] | None = None
+    ) -> None:
+        """`opened`: the prompt ends within reasoning, so the reply begins there.
+
+        `is_answering` says of the text that was passed on so far whether it ends in an answer, or in a call that is not
+        complete; without it, any word begins the answer.
+        """
+        self._form = form
+        self._opened = opened
+        self._is_answering = is_answering
         self._source = Source()
-        self._pieces = _split(self._source, form, opened)
+        self._pieces = self._split()
+        self._has_thought = False
         self._breaks = ""
 
-    def feed(self, text: str) -> list[Event]:
-        """What is certain with this piece."""
+    def feed(self, text: str) -> Iterator[Event]:
+        """What is certain with this piece. Each event has to be dealt with before the next one is asked for."""
         self._source.append(text)
         return self._events()
 
-    def finish(self) -> list[Event]:
+    def finish(self) -> Iterator[Event]:
         """What was held back, at the end of the reply."""
         self._source.end()
         return self._events()
 
-    def _events(self) -> list[Event]:
-        events: list[Event] = []
+    def _events(self) -> Iterator[Event]:
         for piece in self._pieces:
             if piece is None:
-                break
+                return
             self._source.mark()
             match piece:
-                case Text(text):
-                    events += [piece] if text else []
+                case Text(text) if text:
+                    yield piece
                 case Reasoning(text):
-                    events += self._without_last_breaks(text)
-        return events
+                    yield from self._without_last_breaks(text)
 
-    def _without_last_breaks(self, text: str) -> list[Event]:
+    def _without_last_breaks(self, text: str) -> Iterator[Event]:
         """Reasoning but for the line breaks at its end, which wait for more of it."""
         text = self._breaks + text
         shown = text.rstrip("\n")
         self._breaks = text[len(shown) :]
-        return [Reasoning(shown)] if shown else []
+        if shown:
+            self._has_thought = True
+            yield Reasoning(shown)
 
+    def _split(self) -> Reading[None]:
+        source, start, opened = self._source, self._form.start, self._opened
+        while True:
+            yield from space(source)
+            blank = source.since_mark()
+            if (yield from optional(source, start)):
+                yield from _line_breaks(source)
+            elif opened:
+                yield Reasoning(blank.lstrip("\n"))
+            else:
+                yield Text(blank)
+                break
+            opened = False
+            yield from self._block()
+        # Without calls the first word begins the answer, and no marker has to be looked for any more.
+        starts = (start,) if self._is_answering else ()
+        while (yield from stream_until(source, starts, Text)) is not None:
+            marker = source.take(len(start))
+            if self._is_answering and self._is_answering():
+                yield Text(marker)
+            else:
+                yield from _line_breaks(source)
+                yield from self._block()
 
-def _split(source: Source, form: ReasoningFormat, opened: bool) -> Reading[None]:
-    source.mark()
-    yield from space(source)
-    blank = source.since_mark()
-    if (yield from optional(source, form.start)):
-        yield from _line_breaks(source)
-    elif opened:
-        yield Reasoning(blank.lstrip("\n"))
-    else:
-        yield Text(blank)
-        yield from stream_until(source, (), Text)
-        return
-    if (yield from stream_until(source, (form.end,), Reasoning)) is not None:
-        source.take(len(form.end))
-    yield from _line_breaks(source)
-    yield from stream_until(source, (), Text)
+    def _block(self) -> Reading[None]:
+        """A block behind its start, and the line breaks behind it."""
+        if (yield from stream_until(self._source, (self._form.end,), Reasoning)) is not None:
+            self._source.take(len(self._form.end))
+        self._breaks = "\n" if self._has_thought else ""
+        yield from _line_breaks(self._source)
+        self._source.mark()
 
 
 def _line_breaks(source: Source) -> Reading[None]:
@@ -118,9 +144,11 @@ def _line_breaks(source: Source) -> Reading[None]:
 class ReplyParser:
     """Splits off the reasoning, and reads the calls in what is left."""
 
-    def __init__(self, splitter: ReasoningSplitter | None, calls: ToolCallParser | None) -> None:
-        self._splitter = splitter
+    def __init__(self, reasoning: ReasoningFormat | None, opened: bool, calls: GrammarParser | None) -> None:
+        is_answering = self._is_answering if calls else None
+        self._splitter = ReasoningSplitter(reasoning, opened, is_answering) if reasoning else None
         self._calls = calls
+        self._has_answered = False
 
     def feed(self, text: str) -> list[Event]:
         split = self._splitter.feed(text) if self._splitter else [Text(text)]
@@ -132,9 +160,14 @@ class ReplyParser:
         return [*events, *(self._calls.finish() if self._calls else [])]
 
     def _called(self, part: Event) -> list[Event]:
-        if isinstance(part, Text) and self._calls:
-            return self._calls.feed(part.text)
-        return [part]
+        if not isinstance(part, Text) or self._calls is None:
+            return [part]
+        events = self._calls.feed(part.text)
+        self._has_answered |= any(isinstance(event, Text) and not event.text.isspace() for event in events)
+        return events
+
+    def _is_answering(self) -> bool:
+        return self._has_answered or not (self._calls and self._calls.is_between)
 
 
 def reply_parser(
@@ -151,4 +184,4 @@ def reply_parser(
     if tool_format is not None and tool_format.has_reasoning:
         return tool_format.parser(tools or Tools({}), new_id)
     calls = tool_format.parser(tools, new_id) if tool_format and tools is not None else None
-    return ReplyParser(ReasoningSplitter(reasoning, opened) if reasoning else None, calls)
+    return ReplyParser(reasoning, opened, calls)

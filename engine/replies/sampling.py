@@ -1,8 +1,9 @@
 """Logits to token: penalties, biases, the grammar, temperature, top-k, top-p, min-p, in this order, then one random
 number.
 
-The random number of a position comes from a counter-based generator keyed by the request's seed, so the text
-depends on weights, tokens, parameters and seed alone: not on batching, drafting or what ran before (promise 4).
+The random number of a position comes from a counter-based generator keyed by the request's seed. So with the same
+logits the text depends on tokens, parameters and seed alone, not on batching, drafting or what ran before (promise 4);
+exact mode sees to it that the logits are the same.
 Order and meaning are those of Hugging Face's logits warpers; presence and frequency penalties are OpenAI's.
 """
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from . import deepseek
-from .events import ToolCallParser, new_call_id
+from .events import new_call_id
 from .gemma import FUNCTION_GEMMA, GEMMA4, gemma_reply, tool_code_reply
 from .grammar import Reading, Source
 from .harmony import harmony_reply
@@ -33,7 +33,7 @@ class ToolFormat:
     tokens: frozenset[str] = frozenset()
     has_reasoning: bool = False
 
-    def parser(self, tools: Tools, new_id: Callable[[], str] = new_call_id) -> ToolCallParser:
+    def parser(self, tools: Tools, new_id: Callable[[], str] = new_call_id) -> GrammarParser:
         """A parser for one reply to a request with these tools."""
         return GrammarParser(lambda source: self.grammar(source, tools), new_id)
 

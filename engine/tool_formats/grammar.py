@@ -63,6 +63,11 @@ class Source:
         self.ended = False
         self._taken: list[str] = []
 
+    @property
+    def unsettled(self) -> str:
+        """What was read since the last mark, and what was not read yet."""
+        return "".join(self._taken) + self.rest
+
     def append(self, text: str) -> None:
         self.rest += text
 

@@ -40,6 +40,11 @@ class GrammarParser:
         self._blank = ""
         self._between = True
 
+    @property
+    def is_between(self) -> bool:
+        """Whether nothing but white space was read since the reply began, or since the end of its last call."""
+        return self._between and not self._open and not self._source.unsettled.strip()
+
     def feed(self, text: str) -> list[Event]:
         events: list[Event] = []
         for at in range(0, len(text), _PORTION):

@@ -64,6 +64,7 @@ def chunks(response: httpx.Response) -> list[dict[str, Any]]:
     [
         ({"guided_regex": "[0-9]{3}-[a-f]{2}"}, "[0-9]{3}-[a-f]{2}"),
         ({"guided_choice": ["yes", "no", 'say "maybe"']}, 'yes|no|say "maybe"'),
+        ({"guided_choice": ["\x7f\x1f\\é"]}, r"\x7f\x1f\\é"),
         ({"guided_grammar": 'start: "<" /[a-z]{3}/ ">"'}, "<[a-z]{3}>"),
         ({"guided_json": {"enum": ["a", 1]}}, '"a"|1'),
         ({"guided_json": '{"const": [true]}'}, r"\[true\]"),
@@ -96,6 +97,7 @@ ERRORS = [
         "not supported: if",
     ),
     ({"guided_regex": "(?<=x)y"}, "guided_regex", "invalid_regular_expression", "look-around"),
+    ({"guided_regex": "(a{1000}){1000}"}, "guided_regex", "invalid_regular_expression", "repetitions written out"),
     ({"guided_grammar": "start: nothing"}, "guided_grammar", "invalid_grammar", 'unknown name: "nothing"'),
     ({"guided_regex": "x" * 16385}, "guided_regex", "invalid_regular_expression", "limit is 16,384"),
     ({"logit_bias": {"259": 1}}, "logit_bias", "invalid_value", "no token 259; this model's are 0 to 258"),
@@ -246,9 +248,9 @@ def test_an_empty_schema_is_any_object() -> None:
 
 
 def test_an_answer_that_can_not_go_on_ends_as_an_error_and_the_worker_lives(serve: Serve) -> None:
-    """The grammar has no end, and looking for one takes more than it may."""
+    """The grammar has no end, and behind its first letters looking for one takes more than it may."""
     live = serve(max_draft_tokens=8)
-    endless = {"guided_grammar": 'start: "x" start', "max_tokens": 3000}
+    endless = {"guided_grammar": 'start: /[a-c]{3}/ tail\ntail: "x" tail', "max_tokens": 3000}
     response = post(live, **endless)
     assert (response.status_code, response.json()["error"]["code"]) == (500, "constraint_failed")
     lines: list[str] = []

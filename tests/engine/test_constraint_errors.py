@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from random import Random
+
 import pytest
 from agentserve.engine.constraints.errors import MOST_BYTES, MOST_LEVELS, ConstraintError
 from agentserve.engine.constraints.state import BrokenConstraint
 from agentserve.engine.protocol import Constraint
-from grammar_rig import TOKENIZER, allowed, grammar_of, schema
+from call_rig import Desk
+from grammar_rig import TOKENIZER, allowed, grammar_of, schema, write
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from random_schemas import random_schema
 
 ERRORS: list[tuple[Constraint, str, str]] = [
     (schema({"not": {}}), "unsupported_schema_keyword", "not supported: not"),
@@ -23,7 +28,7 @@ ERRORS: list[tuple[Constraint, str, str]] = [
     ),
     (schema({"type": "strng"}), "invalid_json_schema", "Invalid type: strng"),
     (schema({"$ref": "#/nowhere"}), "invalid_json_schema", "Pointer '/nowhere' does not exist"),
-    (schema({"type": "string", "format": "blub"}), "invalid_json_schema", "Unknown format: blub"),
+    (schema({"type": "string", "format": 5}), "invalid_json_schema", "Expected string for 'format'"),
     (schema({"type": "string", "pattern": "(?=x)"}), "invalid_json_schema", "look-around"),
     (schema({"enum": []}), "invalid_json_schema", "Unsatisfiable"),
     (Constraint("json_schema", "{", "p"), "invalid_json_schema", "Expecting property name"),
@@ -32,12 +37,14 @@ ERRORS: list[tuple[Constraint, str, str]] = [
     (Constraint("regex", "a" * 20_000, "p"), "invalid_regular_expression", "20,000 bytes, the limit is 16,384"),
     (Constraint("lark", 'foo: "x"', "p"), "invalid_grammar", "no start rule"),
     (Constraint("lark", "start: x", "p"), "invalid_grammar", 'unknown name: "x"'),
+    (Constraint("lark", 'start: "x" start', "p"), "invalid_grammar", "Too many items"),
     (Constraint("lark", "start: a\na: b\nb: a", "p"), "invalid_grammar", "no text fits it but the empty one"),
     (
         schema({"anyOf": [{"properties": {f"p{i}": {}, **{f"q{j}": {} for j in range(95)}}} for i in range(100)]}),
         "invalid_json_schema",
         "more than 50,000 symbols",
     ),
+    (Constraint("regex", "(a{1000}){1000}", "p"), "invalid_regular_expression", "repetitions written out"),
 ]  # fmt: skip
 
 
@@ -137,3 +144,24 @@ def test_the_largest_sources_are_taken() -> None:
         deep = {"type": "array", "items": deep}
     grammar_of(schema(deep))
     grammar_of(Constraint("regex", "a" * MOST_BYTES["regex"], "p"))
+    write(grammar_of(schema({"const": "x" * (MOST_BYTES["json_schema"] - 20)})), '"x')
+
+
+@pytest.mark.parametrize("count", [520, 4000])
+def test_an_object_may_have_thousands_of_fields_that_may_be_left_out(count: int) -> None:
+    """As many as fit the limits on the schema and on the symbols of its grammar."""
+    properties = {f"p{i}": {"type": "integer"} for i in range(count)}
+    grammar = grammar_of(schema({"type": "object", "properties": properties, "additionalProperties": False}))
+    write(grammar, '{"p3": 1}')
+    assert grammar.is_complete
+
+
+def test_tools_of_every_day_many_times_over_are_taken() -> None:
+    """As large as a grammar may be in bytes, they are far from the other limits."""
+    dice = Random(7)
+    fields = ({f"x{n}": random_schema(dice, depth=2) for n in range(6)} for _ in range(60))
+    tools = [(f"tool_{at}", {"type": "object", "properties": each}) for at, each in enumerate(fields)]
+    assert 100_000 < len(json.dumps(tools)) < MOST_BYTES["lark"]
+    for notation in ("hermes", "qwen3_coder", "gemma4"):
+        desk = Desk(notation, tuple(name for name, _ in tools), tools=tools)
+        assert allowed(desk.grammar, desk.tokenizer.vocab_size)

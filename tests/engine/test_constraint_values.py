@@ -110,7 +110,21 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         "required": ["a", "b", "c", "d", "e"],
     },
     "values": argument(
-        {"enum": ["red", 'say "hi"', "a\\b\n", None, 1, 2.5, True, [1, [2]], {"a": {"b c": "x"}}, "\n```"]}
+        {
+            "enum": [
+                "red",
+                'say "hi"',
+                "a\\b\n",
+                None,
+                1,
+                2.5,
+                True,
+                [1, [2]],
+                {"a": {"b c": "x"}},
+                "\n```",
+                "\x7f",
+            ]
+        }
     ),
     "markers among values": argument(
         {"enum": ["<escape>", '<|"|>', "```", "<end_function_call>", "<|call|>"]}
@@ -153,8 +167,8 @@ REFUSED: list[tuple[Any, str]] = [
     ({"if": {}, "then": {}}, "if, then"),
     ({"type": "array", "uniqueItems": True}, "uniqueItems"),
     ({"type": "array", "contains": {}}, "contains"),
-    ({"propertyNames": {}}, "propertyNames"),
-    ({"dependentRequired": {}}, "dependentRequired"),
+    ({"propertyNames": {"pattern": "a"}}, "propertyNames"),
+    ({"dependentRequired": {"a": ["b"]}}, "dependentRequired"),
     ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf .*use anyOf"),
     ({"oneOf": [{"type": "object"}, TAGGED[0]]}, "oneOf .*use anyOf"),
     ({"type": "object", "minProperties": 1}, "minProperties unless"),
@@ -166,7 +180,6 @@ REFUSED: list[tuple[Any, str]] = [
     ({"required": ["a"], "patternProperties": {"a": {}}}, "patternProperties 'a' for a property"),
     ({"properties": {"ab": {}}, "patternProperties": {"b$": {}}}, r"patternProperties 'b\$' for a property"),
     ({"properties": {"ab": {}}, "patternProperties": {"(": {}}}, r"patternProperties '\(' for a property"),
-    ({"type": "string", "format": "blub"}, "format 'blub'"),
     ({"allOf": [{"pattern": "a"}, {"pattern": "b"}]}, "pattern that two parts of allOf differ in"),
     ({"enum": ["a"], "minLength": 3}, "enum beside minLength"),
     ({"minLength": 1, "minItems": 1}, "keywords for array and string without a type"),

@@ -117,6 +117,27 @@ def test_arguments_that_are_not_json_stay_text() -> None:
     assert rendered("{{ messages[0].tool_calls[0].function.arguments }}", call) == "{broken"
 
 
+@pytest.mark.parametrize("level", ["[]", '{"a":}'], ids=["lists", "objects"])
+def test_arguments_that_are_nested_too_deeply_stay_text(level: str) -> None:
+    """Where a reader just takes them, a template that writes them may fail, but as any template does."""
+    opening, closing = level[:-1], level[-1]
+    for depth in (*range(900, 1000), 5_000, 100_000):
+        deep = opening * depth + "1" + closing * depth
+        call = Message("assistant", None, (ToolCall("1", "f", deep),))
+        try:
+            written = rendered("{{ messages[0].tool_calls[0].function.arguments | tojson }}", call)
+        except TemplateError:
+            assert depth < 1000
+            continue
+        assert written == json.dumps(deep) or (depth < 1000 and written.replace(" ", "") == deep)
+
+
+def test_half_a_pair_of_surrogates_is_a_question_mark() -> None:
+    call = Message("assistant", "\udc00", (ToolCall("1", "f", '{"a": "x\\ud83d"}'),))
+    source = "{{ messages[0].content }}{{ messages[0].tool_calls[0].function.arguments | tojson }}"
+    assert rendered(source, call) == '?{"a": "x?"}'
+
+
 def test_options_and_tools_reach_the_template() -> None:
     source = "{{ enable_thinking }} {{ tools[0].function.name }} {{ bos_token }}"
     assert (
@@ -131,6 +152,8 @@ def test_options_and_tools_reach_the_template() -> None:
     [
         ({"tools_json": "{"}, "tools are not JSON"),
         ({"tools_json": "{}"}, "tools should be a JSON list"),
+        ({"tools_json": "[" * 10**5}, "tools are nested too deeply"),
+        ({"options_json": '{"a":' * 10**5}, "template options are nested too deeply"),
         ({"options_json": "[]"}, "template options should be a JSON object"),
         ({"options_json": '{"messages": []}'}, "messages can't be given as a template option"),
     ],

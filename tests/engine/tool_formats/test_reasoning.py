@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from agentserve.engine.replies.reasoning import REASONING_FORMATS, ReasoningSplitter, reply_parser
+from agentserve.engine.replies.reasoning import REASONING_FORMATS, reply_parser
 from agentserve.engine.tool_formats.events import Reasoning, Text
 from agentserve.engine.tool_formats.formats import by_name
 from agentserve.engine.tool_formats.tools import read_tools
@@ -52,7 +52,23 @@ CASES = [
     Case("blank", " \n ", text=" \n "),
     Case("blank before it", "\n <think>He asks.</think>It rains.", "He asks.", "It rains."),
     Case("a marker in the answer", "Write <think>x</think>.", text="Write <think>x</think>."),
-    Case("a second block", "<think>a</think><think>b</think>", "a", "<think>b</think>"),
+    Case("a second block", "<think>a</think><think>c</think>d", "a\nc", "d"),
+    Case("three blocks", "<think>\na\n</think>\n\n<think>\n</think> \n<think>b</think>", "a\nb"),
+    Case("a second block behind an opened one", "a</think>\n<think>c</think>\nd", "a\nc", "d", opened=True),
+    Case("a second block in the answer", "<think>a</think>b <think>c</think>", "a", "b <think>c</think>"),
+    Case("a block between calls", f"<think>a</think>{CALL}<think>c</think>{CALL}", "a\nc", calls=2),
+    Case("blocks between calls", f"{CALL}\n<think>a</think>\n<think>b</think>{CALL}\n", "a\nb", calls=2),
+    Case("a block and the answer behind a call", f"{CALL}\n<think>a</think>\n\nb", "a", "\nb", calls=1),
+    Case("a block that a call breaks off for", f"{CALL}<think>a{CALL}", f"a{CALL}", calls=1),
+    Case("a block behind text and a call", f"So:\n{CALL}<think>a</think>", text="So:<think>a</think>", calls=1),
+    Case("a block behind a broken call", "<tool_call>x</tool_call><think>a", text="<tool_call>x</tool_call><think>a"),
+    Case("a block behind half a marker", "<tool_c<think>a", text="<tool_c<think>a"),
+    Case(
+        "a marker in a call",
+        CALL.replace("{}", '{"a": "<think>b</think>"}') + "<think>c</think>",
+        "c",
+        calls=1,
+    ),
     Case("nothing but it", "<think>\nHe asks.\n</think>\n", "He asks."),
     Case("and a call", f"<think>\nHe asks.\n</think>\n\n{CALL}", "He asks.", calls=1),
     Case("text and two calls", f"<think>a</think>\n\nSo:\n{CALL}\n{CALL}", "a", "So:", calls=2),
@@ -63,7 +79,7 @@ CASES = [
         "Gemma 4", "<|channel>thought\nHe asks.\n<channel|>It rains.", "He asks.", "It rains.", form="gemma4"
     ),
     Case("Seed", "<seed:think>He asks.</seed:think>It rains.", "He asks.", "It rains.", form="seed"),
-]
+]  # fmt: skip
 IDS = [case.name for case in CASES]
 
 
@@ -88,12 +104,14 @@ def test_a_reply_reads_the_same_wherever_it_is_split(case: Case, read_reply: Rea
 
 def split_as_a_whole(text: str, opened: bool) -> tuple[str, str]:
     """Reasoning and answer, the simple way."""
-    if text.lstrip().startswith("<think>"):
-        text = text.lstrip().removeprefix("<think>")
-    elif not opened:
-        return "", text
-    reasoning, _, answer = text.partition("</think>")
-    return reasoning.strip("\n"), answer.lstrip("\n")
+    blocks: list[str] = []
+    while opened or text.lstrip().startswith("<think>"):
+        if text.lstrip().startswith("<think>"):
+            text = text.lstrip().removeprefix("<think>")
+        block, _, text = text.partition("</think>")
+        blocks.append(block.strip("\n"))
+        text, opened = text.lstrip("\n"), False
+    return "\n".join(filter(None, blocks)), text
 
 
 shards = st.sampled_from(["<think>", "</think>", "\n", " ", "a", "<", "</"]) | st.text(max_size=3)
@@ -106,14 +124,37 @@ def test_pieces_are_split_as_the_whole_is(read_reply: Read, pieces: list[str], o
     assert (found.reasoning, found.text) == split_as_a_whole("".join(pieces), opened)
 
 
+@settings(deadline=None)
+@given(st.lists(shards | st.sampled_from([CALL, f"\n{CALL}", "<tool_call>", '{"'])), st.booleans())
+def test_with_calls_too_pieces_are_read_as_the_whole_is(
+    read_reply: Read, pieces: list[str], opened: bool
+) -> None:
+    whole = parsed(read_reply, Case("", "", opened=opened), ["".join(pieces)])
+    assert parsed(read_reply, Case("", "", opened=opened), pieces) == whole
+    assert parsed(read_reply, Case("", "", opened=opened), "".join(pieces)) == whole
+
+
+parts = st.sampled_from(["<think>a</think>", "<think>\n\n</think>\n\n", CALL, "\n", " "])
+
+
+@settings(deadline=None)
+@given(st.lists(parts), st.booleans())
+def test_no_marker_is_left_where_no_answer_has_begun(read_reply: Read, before: list[str], ends: bool) -> None:
+    found = parsed(read_reply, Case("", ""), ["".join(before) + "It rains." * ends])
+    assert found.text.strip() == "It rains." * ends
+    assert found.reasoning.replace("\n", "") == "a" * before.count("<think>a</think>")
+    assert len(found.calls) == before.count(CALL)
+
+
 def test_reasoning_streams_at_once() -> None:
-    splitter = ReasoningSplitter(THINK, opened=True)
-    assert splitter.feed("He ") == [Reasoning("He ")]
-    assert splitter.feed("asks.\n") == [Reasoning("asks.")]
-    assert splitter.feed("\nSo") == [Reasoning("\n\nSo")]
-    assert splitter.feed("</thi") == []
-    assert splitter.feed("nk>\n\nIt") == [Text("It")]
-    assert splitter.finish() == []
+    parser = reply_parser(None, THINK, None, opened=True)
+    assert parser.feed("He ") == [Reasoning("He ")]
+    assert parser.feed("asks.\n") == [Reasoning("asks.")]
+    assert parser.feed("\nSo") == [Reasoning("\n\nSo")]
+    assert parser.feed("</thi") == []
+    assert parser.feed("nk>\n\nIt") == [Text("It")]
+    assert parser.feed(" <") == [Text(" <")]
+    assert parser.finish() == []
 
 
 @pytest.mark.parametrize(
