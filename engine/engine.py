@@ -178,7 +178,7 @@ class Engine:
 
     def _enter(self, sequence: Sequence) -> None:
         self._sequences[sequence.request_id] = sequence
-        self._scheduler.add(sequence.request_id, sequence.lane)
+        self._scheduler.add(sequence.request_id, sequence.lane, joins=sequence.choice > 0)
 
     def _take_arrivals(self) -> None:
         if self._config.session_idle_s:
@@ -264,9 +264,11 @@ class Engine:
 
     def _tell_start(self, sequence: Sequence, reuse: Reuse) -> None:
         plan = reuse.plan
-        sequence.conversation = self.conversations.record(
-            plan.continues, sequence.namespace, sequence.session_id, plan.action
-        )
+        if not sequence.choice:
+            # A conversation goes on in one way only, which is the first answer.
+            sequence.conversation = self.conversations.record(
+                plan.continues, sequence.namespace, sequence.session_id, plan.action
+            )
         self._emit(
             Started(
                 request_id=sequence.request_id,
@@ -274,7 +276,7 @@ class Engine:
                 cached_tokens=plan.cached_tokens,
                 cache_miss_reason=plan.miss_reason,
                 first_difference=plan.first_difference,
-                session_id=sequence.conversation.id,
+                session_id=sequence.conversation.id if sequence.conversation else None,
                 difference=reuse.difference,
             )
         )

@@ -50,7 +50,8 @@ class Sequence:
 
     The tokens known are `prompt + output`. Those before `session.committed` are computed, the rest is what the
     next steps have to feed: a part of the prompt, or the token sampled last. `max_new_tokens` is at least 1. `stable`,
-    `turn_start`, `canonical` and `origin` are those of `prompting.Prompt`. Sequences of one `lane` run one after the other.
+    `turn_start`, `canonical` and `origin` are those of `prompting.Prompt`. Sequences of one `lane` run one after the other,
+    but answers to one prompt side by side.
     """
 
     request_id: str

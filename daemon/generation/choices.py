@@ -2,7 +2,7 @@
 
 Each choice is a request of its own to the worker, sent together with the others. The engine computes what their
 prompts have in common once: the choices wait for the first one's prompt and then take over its blocks. After that
-they take turns, so that their streams grow side by side.
+they share the turns of their conversation, so that their streams grow side by side and others wait as for one answer.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def fan_out(prompts: Sequence[GenerateRequest], n: int) -> tuple[GenerateRequest
     """The requests of all choices: `n` for the first prompt, then for the second, and so on.
 
     The first is the request itself. The others have ids and seeds of their own, choice k of a prompt the seed that was
-    asked for plus k, and neither session nor pin: a conversation can go on in one way only.
+    asked for plus k, and no pin. They name the session, whose turns on the engine they share; it goes on with the first.
     """
     if len(prompts) * n == 1:
         return tuple(prompts)
@@ -63,7 +63,6 @@ def _choice(request: GenerateRequest, index: int, choice: int) -> GenerateReques
         request_id=f"{request.request_id}.{index}",
         choice=choice,
         sampling=sampling,
-        session_id=None,
         pin=None,
         explain=False,
     )

@@ -49,8 +49,8 @@ class ChatReply(Reply):
     def ending(self, index: int, reason: FinishReason) -> dict[str, Any]:
         return _delta(index, {}) | {"finish_reason": reason} | self._logprobs(index)
 
-    def silence(self) -> dict[str, Any]:
-        return _delta(0, {})
+    def silence(self, index: int) -> dict[str, Any]:
+        return _delta(index, {})
 
     def _logprobs(self, index: int) -> dict[str, Any]:
         """How likely the tokens were that came since the last call, where the request wants to know."""

@@ -13,30 +13,37 @@ from ..http.json_body import decode_body
 from .generation_schema import Call, GenerationBody, call_of, check_body, refuse, shared_fields
 from .logprobs import wanted_logprobs
 from .template_options import effort_of, template_options
-from .tools import AssistantToolCall, call_of_history, offer, with_names
+from .tools import AssistantToolCall, FunctionCall, call_of_history, offer, with_names
 
 TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
+REFUSAL_PART = "refusal"
+"""What an assistant may have said instead."""
 ROLES: dict[str, Literal["system", "user", "assistant", "tool"]] = {
     "system": "system",
     "developer": "system",
     "user": "user",
     "assistant": "assistant",
     "tool": "tool",
+    # The result of a `function_call`.
+    "function": "tool",
 }
-# Fields that change the answer and are not served, with the values that ask for nothing.
+# Fields of this route that change the answer and are not served, with the values that ask for nothing.
 UNSERVED: dict[str, tuple[Any, ...]] = {
     "functions": (None, []),
     "function_call": (None, "none", "auto"),
     "audio": (None,),
     "modalities": (None, [], ["text"]),
+    "continue_final_message": (None, False),
+    "add_generation_prompt": (None, True),
 }
 
 
 class ContentPart(msgspec.Struct):
-    """One part of a message's content; only text is served."""
+    """One part of a message's content; only text is served, and what an assistant refused with."""
 
     type: str = "text"
     text: str | None = None
+    refusal: str | None = None
 
 
 class ChatMessage(msgspec.Struct):
@@ -46,6 +53,8 @@ class ChatMessage(msgspec.Struct):
     content: str | list[ContentPart] | None = None
     name: str | None = None
     tool_calls: list[AssistantToolCall] | None = None
+    function_call: FunctionCall | None = None
+    refusal: Any = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     reasoning: Any = None
@@ -64,6 +73,8 @@ class ChatBody(GenerationBody, kw_only=True):
     function_call: Any = None
     audio: Any = None
     modalities: Any = None
+    continue_final_message: Any = None
+    add_generation_prompt: Any = None
     enable_thinking: bool | None = None
     reasoning_effort: str | None = None
     reasoning: Any = None
@@ -105,8 +116,8 @@ def _message(message: ChatMessage, where: str) -> Message:
             f"{where}.role: unknown role {message.role!r}; expected one of {', '.join(ROLES)}",
             f"{where}.role",
         )
-    calls = tuple(call_of_history(call) for call in message.tool_calls or ())
-    content = _content(message.content, where)
+    calls = tuple(call_of_history(call) for call in _calls(message))
+    content = _content(message, where)
     reasoning = message.reasoning_content or message.reasoning
     return Message(
         role=role,
@@ -118,17 +129,33 @@ def _message(message: ChatMessage, where: str) -> Message:
     )
 
 
-def _content(content: str | list[ContentPart] | None, where: str) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    for i, part in enumerate(content):
-        if part.type not in TEXT_PARTS:
-            refuse(
-                f"{where}.content[{i}]: {part.type!r} content is not supported; this model takes text",
-                f"{where}.content[{i}]",
-                "unsupported_content",
-            )
-    return "".join(part.text or "" for part in content)
+def _calls(message: ChatMessage) -> list[AssistantToolCall]:
+    calls = message.tool_calls or []
+    return calls if message.function_call is None else [*calls, AssistantToolCall(message.function_call)]
+
+
+def _content(message: ChatMessage, where: str) -> str:
+    """The text of a message; where an assistant said nothing but that it refuses, that."""
+    if isinstance(message.content, list):
+        parts = enumerate(message.content)
+        content = "".join(_text(part, message.role, f"{where}.content[{i}]") for i, part in parts)
+    else:
+        content = message.content or ""
+    if not content and message.role == "assistant" and isinstance(message.refusal, str):
+        return message.refusal
+    return content
+
+
+def _text(part: ContentPart, role: str, where: str) -> str:
+    if part.type in TEXT_PARTS:
+        return part.text or ""
+    if part.type == REFUSAL_PART and role == "assistant":
+        return part.refusal or ""
+    refuse(
+        f"{where}: {part.type!r} content is not supported; this model takes text",
+        where,
+        "unsupported_content",
+    )
 
 
 def _template_options(chat: ChatBody) -> str:

@@ -53,8 +53,8 @@ class TextReply(Reply):
     def ending(self, index: int, reason: FinishReason) -> dict[str, Any]:
         return self._choice(index, "", reason)
 
-    def silence(self) -> dict[str, Any]:
-        return _choice(0, "", None)
+    def silence(self, index: int) -> dict[str, Any]:
+        return _choice(index, "", None)
 
     def _echoed(self, index: int) -> str:
         accepted = self.answer.choices.parts[index].accepted

@@ -13,6 +13,8 @@ from .generation_schema import Call, GenerationBody, call_of, check_body, refuse
 
 _DEFAULT_TOKENS = 16
 Prompt = str | tuple[int, ...]
+# Fields of conversations, with the values that ask for nothing.
+UNSERVED: dict[str, tuple[Any, ...]] = {"messages": (None, []), "tools": (None, [])}
 
 
 class CompletionBody(GenerationBody, kw_only=True):
@@ -23,12 +25,14 @@ class CompletionBody(GenerationBody, kw_only=True):
     echo: bool | None = None
     logprobs: int | None = None
     best_of: int | None = None
+    messages: Any = None
+    tools: Any = None
 
 
 def parse_completion(body: bytes, request_id: str, namespace_keys: Sequence[str] = SALTS) -> Call:
     """Reads a completion request. Raises InvalidRequest, which names the field at fault in `param`."""
     wish = decode_body(body, CompletionBody)
-    check_body(wish, {"best_of": (None, wish.n or 1)})
+    check_body(wish, {"best_of": (None, wish.n or 1), **UNSERVED})
     prompts = _prompts(wish.prompt)
     _check_prompts(prompts, wish.n or 1)
     _check_logprobs(wish)

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
-from ...engine.protocol import GenerateRequest, SamplingParams
+from ...engine.protocol import Constraint, GenerateRequest, SamplingParams
 from ..errors import InvalidRequest
 from ..generation.choices import MOST_CHOICES
 from ..generation.extensions import first_given, prefix_pin, session_id
 from .constraints import GUIDED, answer_constraint
 from .logprobs import biases
+from .structured_outputs import structured_output, two_constraints
 
 MOST_STOPS = 16
 MOST_STOP_CHARACTERS = 1024
@@ -36,6 +37,17 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "flashrt_K": (0, None),
     "timeout": (0.001, 86_400),
     "max_decode_ms": (1, 86_400_000),
+}
+# More than 0; the second is llama.cpp's name for the first.
+REPETITION_PENALTIES = ("repetition_penalty", "repeat_penalty")
+# Fields of other servers that change the answer and are not served, with the values that ask for nothing.
+UNSERVED: dict[str, tuple[Any, ...]] = {
+    "grammar": (None, ""),
+    "json_schema": (None,),
+    "stop_token_ids": (None, []),
+    "bad_words": (None, []),
+    "min_tokens": (None, 0),
+    "ignore_eos": (None, False),
 }
 
 
@@ -62,6 +74,7 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
+    repeat_penalty: float | None = None
     n: int | None = None
     logit_bias: dict[str, float] | None = None
     response_format: Any = None
@@ -69,6 +82,13 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     guided_regex: Any = None
     guided_choice: Any = None
     guided_grammar: Any = None
+    structured_outputs: Any = None
+    grammar: Any = None
+    json_schema: Any = None
+    stop_token_ids: Any = None
+    bad_words: Any = None
+    min_tokens: Any = None
+    ignore_eos: Any = None
     prompt_cache_key: str | None = None
     cache_salt: str | None = None
     agentserve_cache_salt: str | None = None
@@ -116,19 +136,20 @@ def call_of(body: GenerationBody, generate: GenerateRequest, *further: GenerateR
 
 
 def check_body(body: GenerationBody, unserved: Mapping[str, tuple[Any, ...]]) -> None:
-    """Raises InvalidRequest for a value out of its range, and for a field of `unserved` unless its value, one of those
-    listed there, asks for nothing."""
+    """Raises InvalidRequest for a value out of its range, and for a field of UNSERVED or of the route's own `unserved`
+    unless its value, one of those listed there, asks for nothing."""
     if not body.model.strip():
         refuse("model must not be empty", "model")
-    for name, harmless in unserved.items():
+    for name, harmless in {**UNSERVED, **unserved}.items():
         if getattr(body, name) not in harmless:
             refuse(f"{name} is not supported by this server", name, "unsupported_parameter")
     for name, (low, high) in RANGES.items():
         value = getattr(body, name)
         if value is not None and ((low is not None and value < low) or (high is not None and value > high)):
             refuse(f"{name} must be {_limits(low, high)}, got {value}", name)
-    if body.repetition_penalty is not None and body.repetition_penalty <= 0:
-        refuse(f"repetition_penalty must be above 0, got {body.repetition_penalty}", "repetition_penalty")
+    for name in REPETITION_PENALTIES:
+        if (penalty := getattr(body, name)) is not None and penalty <= 0:
+            refuse(f"{name} must be above 0, got {penalty}", name)
 
 
 def shared_fields(body: GenerationBody, namespace_keys: Sequence[str]) -> dict[str, Any]:
@@ -137,7 +158,7 @@ def shared_fields(body: GenerationBody, namespace_keys: Sequence[str]) -> dict[s
     limits = [limit for limit in (body.max_tokens, body.max_completion_tokens) if limit is not None]
     pin = first_given(body.agentserve_pin_prefix, body.flashrt_pin_prefix)
     return {
-        "constraint": answer_constraint(body.response_format, {name: getattr(body, name) for name in GUIDED}),
+        "constraint": _constraint(body),
         "sampling": _sampling(body),
         "max_new_tokens": min(limits, default=None),
         "stop": _stops(body.stop),
@@ -153,6 +174,14 @@ def shared_fields(body: GenerationBody, namespace_keys: Sequence[str]) -> dict[s
 def refuse(message: str, param: str, code: str = "invalid_value") -> NoReturn:
     """Raises the InvalidRequest that says so."""
     raise InvalidRequest(message, param=param, code=code)
+
+
+def _constraint(body: GenerationBody) -> Constraint | None:
+    one = answer_constraint(body.response_format, {name: getattr(body, name) for name in GUIDED})
+    other = structured_output(body.structured_outputs)
+    if one is not None and other is not None:
+        raise two_constraints(one, other)
+    return one or other
 
 
 def _limits(low: float | None, high: float | None) -> str:
@@ -175,12 +204,13 @@ def _timeout(body: GenerationBody) -> float | None:
 
 
 def _sampling(body: GenerationBody) -> SamplingParams:
+    repetition = first_given(*(getattr(body, name) for name in REPETITION_PENALTIES))
     return SamplingParams(
         temperature=body.temperature,
         top_k=None if body.top_k is None else max(body.top_k, 0),
         top_p=body.top_p,
         min_p=body.min_p,
-        repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
+        repetition_penalty=1.0 if repetition is None else repetition,
         presence_penalty=body.presence_penalty or 0.0,
         frequency_penalty=body.frequency_penalty or 0.0,
         seed=body.seed,

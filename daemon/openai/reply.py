@@ -61,7 +61,7 @@ class Reply(ABC):
         """What the last frame of a choice says of it."""
 
     @abstractmethod
-    def silence(self) -> dict[str, Any]:
+    def silence(self, index: int) -> dict[str, Any]:
         """A choice that says nothing new."""
 
     # ---- what all have in common
@@ -99,8 +99,10 @@ class Reply(ABC):
         return b"".join(frames)
 
     def life_sign(self, entry: Entry | None) -> bytes:
-        """A frame that says nothing new; with `entry`, how far its request is."""
-        envelope = self.envelope(self.chunk_kind, [self.silence()])
+        """A frame of a choice that goes on, with nothing new; with `entry`, how far its request is."""
+        parts = self.answer.choices.parts
+        index = next(index for index, part in enumerate(parts) if part.finished is None)
+        envelope = self.envelope(self.chunk_kind, [self.silence(index)])
         if entry is not None:
             envelope["agentserve"] = {"progress": progress_object(running(entry))}
         return frame(envelope)

@@ -29,7 +29,7 @@ from ..errors import BodyTooLarge
 from ..http.json_body import decode_body
 from ..http.streams import cancelled_on_disconnect, read_body
 from ..records.ledger import ClientGone
-from ..workers.router import Router
+from ..workers.router import Purpose, Router
 from .chat_schema import parse_chat
 
 MOST_CHARACTERS = 1 << 20
@@ -69,7 +69,7 @@ def token_routes(router: Router, max_body: int) -> list[Route]:
         _check_size("prompt", len(wish.prompt), MOST_CHARACTERS, "characters")
         request = GenerateRequest("", prompt=wish.prompt)
         question = Tokenize(new_id("tok"), request, wish.add_special_tokens is not False)
-        answer, info = await _answer(router, wish.model, question)
+        answer, info = await _answer(router, wish.model, question, "any")
         assert isinstance(answer, Tokenized)
         return _tokens_object(answer, info, bool(wish.return_token_strs))
 
@@ -82,7 +82,7 @@ def token_routes(router: Router, max_body: int) -> list[Route]:
         return {"model": info.name, "prompt": answer.text}
 
     async def render(body: bytes) -> dict[str, Any]:
-        call = parse_chat(body, new_id("tok"))
+        call = parse_chat(body, new_id("tok"), router.settings.namespace_keys)
         shows_pieces = decode_body(body, RenderBody).return_token_strs
         answer, info = await _answer(router, call.model, Tokenize(call.generate.request_id, call.generate))
         assert isinstance(answer, Tokenized)
@@ -112,8 +112,10 @@ def token_routes(router: Router, max_body: int) -> list[Route]:
     ]
 
 
-async def _answer(router: Router, model: str | None, question: TokenCommand) -> tuple[Answer, ModelInfo]:
-    async with router.hold(model or router.default_model) as worker:
+async def _answer(
+    router: Router, model: str | None, question: TokenCommand, purpose: Purpose = "generation"
+) -> tuple[Answer, ModelInfo]:
+    async with router.hold(model or router.default_model, purpose) as worker:
         info = await router.ready(worker)
         return await ask(worker, question), info
 

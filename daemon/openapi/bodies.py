@@ -12,13 +12,22 @@ import msgspec
 
 from ...engine.protocol import MOST_TOP_LOGPROBS
 from ..generation.extensions import SESSION_NAME, PrefixWish
-from ..openai.chat_schema import ROLES, TEXT_PARTS, UNSERVED
+from ..openai.chat_schema import REFUSAL_PART, ROLES, TEXT_PARTS
+from ..openai.chat_schema import UNSERVED as UNSERVED_IN_CHAT
+from ..openai.completions_schema import UNSERVED as UNSERVED_IN_COMPLETIONS
 from ..openai.constraints import FORMATS, GUIDED
 from ..openai.embeddings_schema import FORMATS as VECTOR_FORMATS
 from ..openai.embeddings_schema import MOST_CHARACTERS as MOST_EMBEDDED_CHARACTERS
 from ..openai.embeddings_schema import MOST_INPUTS
-from ..openai.generation_schema import MOST_STOP_CHARACTERS, MOST_STOPS, RANGES
+from ..openai.generation_schema import (
+    MOST_STOP_CHARACTERS,
+    MOST_STOPS,
+    RANGES,
+    REPETITION_PENALTIES,
+    UNSERVED,
+)
 from ..openai.logprobs import LARGEST_BIAS, MOST_BIASES, TOKEN_ID
+from ..openai.structured_outputs import ANY_OBJECT, KINDS
 from ..openai.tokens import MOST_CHARACTERS, MOST_TOKENS
 from ..openai.tools import MAX_NAME, WORDS
 
@@ -36,11 +45,13 @@ def narrow(components: Mapping[str, Schema]) -> None:
     for body in ("ChatBody", "CompletionBody"):
         for field, (low, high) in RANGES.items():
             _bound(of[body][field], {"minimum": low, "maximum": high})
-        _bound(of[body]["repetition_penalty"], _POSITIVE)
+        for field in REPETITION_PENALTIES:
+            _bound(of[body][field], _POSITIVE)
         of[body] |= _generation()
     of["ChatBody"] |= _chat(of["ChatBody"])
     of["ChatMessage"]["role"] = _one_of(ROLES)
-    of["ContentPart"]["type"] |= _one_of(sorted(TEXT_PARTS))
+    of["ContentPart"]["type"] |= _one_of([*sorted(TEXT_PARTS), REFUSAL_PART])
+    of["CompletionBody"] |= _only(UNSERVED_IN_COMPLETIONS)
     _bound(of["CompletionBody"]["logprobs"], {"minimum": 0, "maximum": MOST_TOP_LOGPROBS})
     of["CompletionBody"]["prompt"] = _texts_or_tokens({}, {"minItems": 1})
     _narrow_embeddings(of["EmbeddingsBody"])
@@ -69,7 +80,9 @@ def _generation() -> Schema:
             }
         ),
         "response_format": _or_null(_response_format()),
-        **{name: _or_null(msgspec.json.schema(guided.type)) for name, guided in GUIDED.items()},
+        **{name: _guided(name) for name in GUIDED},
+        "structured_outputs": _or_null(_structured_outputs()),
+        **_only(UNSERVED),
         "agentserve_session_id": _session_id(),
         "flashrt_session_id": _session_id(),
         "agentserve_pin_prefix": wish,
@@ -83,8 +96,13 @@ def _chat(properties: Schema) -> Schema:
         "messages": properties["messages"] | {"minItems": 1},
         "tools": _or_null({"type": "array", "items": _tool()}),
         "tool_choice": _or_null(_one_of(WORDS), _chosen_function()),
-        **{name: _one_of(harmless) for name, harmless in UNSERVED.items()},
+        **_only(UNSERVED_IN_CHAT),
     }
+
+
+def _only(unserved: Mapping[str, Iterable[Any]]) -> Schema:
+    """Fields that may have the values alone that ask for nothing."""
+    return {name: _one_of(harmless) for name, harmless in unserved.items()}
 
 
 def _tool() -> Schema:
@@ -108,6 +126,16 @@ def _chosen_function() -> Schema:
     named = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
     properties = {"type": {"const": "function"}, "function": named}
     return {"type": "object", "properties": properties, "required": ["type", "function"]}
+
+
+def _guided(name: str) -> Schema:
+    return _or_null(msgspec.json.schema(GUIDED[name].type))
+
+
+def _structured_outputs() -> Schema:
+    properties = {kind: _guided(name) for kind, name in KINDS.items()}
+    properties[ANY_OBJECT] = _or_null({"type": "boolean"})
+    return {"type": "object", "properties": properties, "additionalProperties": _one_of([None, False])}
 
 
 def _response_format() -> Schema:

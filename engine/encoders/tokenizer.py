@@ -37,7 +37,7 @@ class WordPieceTokenizer:
         for text in (CLS, SEP, UNKNOWN):
             if text not in ids:
                 raise corrupt(f"the vocabulary has no token {text}")
-        self.vocab_size = len(texts)
+        self.vocab_size, self._texts = len(texts), tuple(texts)
         self._first, self._last = ids[CLS], ids[SEP]
         self._encoder = Tokenizer(
             models.WordPiece(vocab=ids, unk_token=UNKNOWN, max_input_chars_per_word=_LONGEST_WORD)
@@ -47,9 +47,14 @@ class WordPieceTokenizer:
         special = [AddedToken(text, normalized=False, special=True) for text in SPECIAL if text in ids]
         self._encoder.add_special_tokens(special)
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        """The tokens of `text` between [CLS] and [SEP]."""
-        return self.framed(self._encoder.encode(clean_text(text), add_special_tokens=False).ids)
+    def encode(self, text: str, add_special: bool = True) -> tuple[int, ...]:
+        """The tokens of `text`, with `add_special` between [CLS] and [SEP]."""
+        tokens = self._encoder.encode(clean_text(text), add_special_tokens=False).ids
+        return self.framed(tokens) if add_special else tuple(tokens)
+
+    def pieces(self, tokens: Sequence[int]) -> tuple[str, ...]:
+        """How `vocab.txt` spells each of the tokens, which are of the vocabulary."""
+        return tuple(self._texts[token] for token in tokens)
 
     def framed(self, tokens: Sequence[int]) -> tuple[int, ...]:
         """The tokens between [CLS] and [SEP], unless they are framed already."""

@@ -3,7 +3,8 @@
     main thread     the engine loop, the only one that touches the runner
     intake thread   receives; tokenises and checks new requests while a step runs
 
-Requests about conversations are refused, each with the answer that its asker waits for.
+Requests about conversations are refused, each with the answer that its asker waits for. A text is turned into tokens,
+but not back.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from ..protocol import (
     Rejected,
     Shutdown,
     Tokenize,
+    Tokenized,
     TokensRefused,
     ToWorker,
     Unpin,
@@ -73,6 +75,14 @@ class EmbeddingIntake:
                 return self._too_long(request.request_id, where, len(tokens))
             texts.append(self._tokenizer.cut(tokens, self._context))
         return EmbeddingJob(request.request_id, texts, arrived, time.monotonic() - arrived)
+
+    def tokenized(self, question: Tokenize) -> Tokenized | TokensRefused:
+        """The tokens of a text; conversations are refused."""
+        text = question.request.prompt
+        if not isinstance(text, str):
+            return _no_tokens(question)
+        tokens = self._tokenizer.encode(text, question.add_special)
+        return Tokenized(question.request_id, tokens, self._tokenizer.pieces(tokens))
 
     def _tokens(self, given: EmbeddingInput) -> tuple[int, ...]:
         return self._tokenizer.encode(given) if isinstance(given, str) else self._tokenizer.framed(given)
@@ -137,6 +147,8 @@ class EmbeddingWorker:
         match message:
             case Embed():
                 self._embed(message)
+            case Tokenize():
+                self._emit(self._intake.tokenized(message))
             case Cancel(request_id, reason):
                 self._engine.cancel(request_id, reason)
             case Shutdown():
@@ -163,11 +175,15 @@ def refusal(message: ToWorker) -> FromWorker:
             return PinList(message.request_id, (), 0, 0, 0, 0)
         case Pin() | Unpin():
             return PinRefused(message.request_id, 400, "invalid_chat_model", NOT_A_CHAT_MODEL, "model")
-        case Tokenize() | Detokenize():
-            return TokensRefused(message.request_id, 400, "invalid_chat_model", NOT_A_CHAT_MODEL, "model")
+        case Detokenize():
+            return _no_tokens(message)
         case ListSessions():
             return SessionList(message.request_id, ())
         case ForkSession() | TruncateSession() | DeleteSession():
             return SessionRefused(message.request_id, 404, "session_not_found", "there is no such session")
         case _:
             raise AssertionError(f"a worker does not take {message}")
+
+
+def _no_tokens(question: Tokenize | Detokenize) -> TokensRefused:
+    return TokensRefused(question.request_id, 400, "invalid_chat_model", NOT_A_CHAT_MODEL, "model")

@@ -61,8 +61,8 @@ class GenerateRequest:
     `max_new_tokens` None means up to the context. Nothing is reused across namespaces. `session_id` names a conversation to continue or start. After `timeout_s` seconds in the
     worker the request is cancelled (DEADLINE); None is never. At most `draft_tokens` are drafted in a step; 0 is no
     speculation, None the worker's default. `explain` asks for the texts where the prompt parts
-    from what is known, in Started. Requests that differ in `choice` alone are further answers to one prompt: they
-    need not wait for each other. With `suffix` the reply to a bare prompt is what stands between the two. `echo` asks
+    from what is known, in Started. A request with a `choice` above 0 is a further answer to the prompt that was sent
+    before it: the two share a lane and need not wait for each other, and the session goes on with choice 0. With `suffix` the reply to a bare prompt is what stands between the two. `echo` asks
     for the text of a bare prompt, in Accepted.
     """
 

@@ -1,7 +1,7 @@
 """Which request has the engine next: pure policy, without a clock, a thread or a tensor.
 
-Requests that belong together (a lane: one conversation) are served one after the other, in the order of their arrival.
-Between lanes the engine's time is shared. Each lane has a clock that runs only while the lane has the engine, and the
+Requests that belong together (a lane: one conversation) are served one after the other, in the order of their arrival;
+answers to one prompt (a team) take the turns of their lane by turns. Between lanes the engine's time is shared. Each lane has a clock that runs only while the lane has the engine, and the
 lane whose clock is furthest behind is next:
 
     who has the engine keeps it for a turn, unless nothing else can run; turns change between two steps
@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from itertools import chain
 
 from ..protocol import GenerateRequest
 
@@ -28,14 +29,8 @@ Lane = Hashable
 def lane_of(request: GenerateRequest) -> Lane:
     """The lane of a request: its session, else what its conversation began with, up to the first user message.
 
-    Prompts that are no conversation share one lane in each namespace. Further answers to one prompt have lanes of
-    their own.
+    Prompts that are no conversation share one lane in each namespace. Further answers to a prompt are in its lane.
     """
-    lane = _conversation(request)
-    return (lane, request.choice) if request.choice else lane
-
-
-def _conversation(request: GenerateRequest) -> Lane:
     if request.session_id is not None:
         return request.namespace, request.session_id
     first = next((i for i, message in enumerate(request.messages) if message.role == "user"), 0)
@@ -44,16 +39,33 @@ def _conversation(request: GenerateRequest) -> Lane:
 
 @dataclass(slots=True)
 class _Waiting:
-    """The requests of one lane, and the seconds that the lane has had the engine."""
+    """The requests of one lane, in teams, and the seconds that the lane has had the engine.
+
+    The teams are served one after the other; in the first one, whoever has waited longest for a turn is first.
+    """
 
     clock: float
-    names: list[str] = field(default_factory=list)
+    teams: list[list[str]] = field(default_factory=list)
+
+    def add(self, name: str, joins: bool) -> None:
+        """`joins` the team that came last, if there is one."""
+        if joins and self.teams:
+            self.teams[-1].append(name)
+        else:
+            self.teams.append([name])
+
+    def remove(self, name: str) -> None:
+        for team in self.teams:
+            if name in team:
+                team.remove(name)
+        self.teams = [team for team in self.teams if team]
 
 
 class Scheduler:
     """Decides between requests that it knows by name. `turn_seconds` is the least that a turn lasts.
 
-    At most `most_started` requests are started, which is when they take their room in the KV cache.
+    Requests of at most `most_started` lanes are started, which is when they take their room in the KV cache. A second
+    one of a lane starts only while fewer requests than that are, so that a team leaves room for other lanes.
     """
 
     def __init__(self, turn_seconds: float, most_started: int) -> None:
@@ -70,32 +82,36 @@ class Scheduler:
         self._fair_clock = 0.0
         self._has_room = True
         self._holder: str | None = None
+        self._turns = 0
+        # The number of the last turn of each request that has had one.
+        self._last_turn: dict[str, int] = {}
         self._used = 0.0
 
     def __len__(self) -> int:
         return len(self._lane_of)
 
-    def add(self, name: str, lane: Lane) -> None:
-        """A request has arrived."""
+    def add(self, name: str, lane: Lane, joins: bool = False) -> None:
+        """A request has arrived; it `joins` the one before it in its lane, or waits until that has ended."""
         assert name not in self._lane_of, "a request arrives once"
         waiting = self._lanes.get(lane)
         if waiting is None:
             clock = max(self._entry_clock(), self._gone_ahead.pop(lane, 0.0))
             waiting = self._lanes[lane] = _Waiting(clock)
-        waiting.names.append(name)
+        waiting.add(name, joins)
         self._lane_of[name] = lane
 
     def remove(self, name: str) -> None:
         """A request has ended, or is not wanted any more."""
         lane = self._lane_of.pop(name)
         waiting = self._lanes[lane]
-        waiting.names.remove(name)
+        waiting.remove(name)
         self._started.discard(name)
+        self._last_turn.pop(name, None)
         self._stalled.clear()
         self._has_room = True
         if name == self._holder:
             self._holder = None
-        if not waiting.names:
+        if not waiting.teams:
             self._close(lane)
 
     def choose(self, may_start: Callable[[str], bool]) -> str | None:
@@ -107,13 +123,18 @@ class Scheduler:
             return self._holder
         passed: list[_Waiting] = []
         for waiting in sorted(self._lanes.values(), key=lambda one: one.clock):
-            if self._can_run(waiting.names[0], may_start):
-                for other in passed:
-                    other.clock = waiting.clock
-                self._fair_clock = max(self._fair_clock, waiting.clock)
-                self._holder, self._used = waiting.names[0], 0.0
-                return self._holder
-            passed.append(waiting)
+            team = sorted(waiting.teams[0], key=lambda one: self._last_turn.get(one, 0))
+            name = next((one for one in team if self._can_run(one, may_start)), None)
+            if name is None:
+                passed.append(waiting)
+                continue
+            for other in passed:
+                other.clock = waiting.clock
+            self._fair_clock = max(self._fair_clock, waiting.clock)
+            self._turns += 1
+            self._last_turn[name] = self._turns
+            self._holder, self._used = name, 0.0
+            return name
         return None
 
     def started(self, name: str) -> None:
@@ -147,7 +168,7 @@ class Scheduler:
         turns = [
             (place, waiting.clock, name)
             for waiting in self._lanes.values()
-            for place, name in enumerate(waiting.names)
+            for place, name in enumerate(chain.from_iterable(waiting.teams))
         ]
         turns.sort(key=lambda turn: turn[:2])
         return [name for _, _, name in turns if name not in self._started]
@@ -155,7 +176,11 @@ class Scheduler:
     def _can_run(self, name: str, may_start: Callable[[str], bool]) -> bool:
         if name in self._started:
             return name not in self._stalled
-        return self._has_room and len(self._started) < self._most_started and may_start(name)
+        return self._has_room and self._may_begin(self._lane_of[name]) and may_start(name)
+
+    def _may_begin(self, lane: Lane) -> bool:
+        lanes = {self._lane_of[name] for name in self._started}
+        return len(self._started if lane in lanes else lanes) < self._most_started
 
     def _entry_clock(self) -> float:
         return min(self._fair_clock, max((one.clock for one in self._lanes.values()), default=math.inf))

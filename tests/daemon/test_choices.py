@@ -115,6 +115,20 @@ def test_the_choices_of_a_stream_grow_side_by_side(serve: Serve) -> None:
     assert indexes.index(1) < len(indexes) - indexes[::-1].index(0) - 1
 
 
+@pytest.mark.parametrize("route", ["chat/completions", "completions"])
+def test_silence_is_told_by_a_choice_that_goes_on(serve: Serve, route: str) -> None:
+    live = serve(reference_step=0.1, heartbeat=0.02)
+    body = {"model": "reference", "max_tokens": 3, "n": 2, "temperature": 0, "stream": True}
+    asked = {"messages": [QUESTION]} if "chat" in route else {"prompt": "tell me"}
+    with httpx.stream("POST", f"{live.url}/v1/{route}", json=body | asked, timeout=30) as stream:
+        lines = [line.removeprefix("data: ") for line in stream.iter_lines() if line]
+    choices = [json.loads(line)["choices"][0] for line in lines[:-1]]
+    (end,) = [i for i, one in enumerate(choices) if one["index"] == 0 and one.get("finish_reason")]
+    later = choices[end + 1 :]
+    assert {one["index"] for one in later} == {1}
+    assert any(not one.get("finish_reason") and not (one.get("text") or one.get("delta")) for one in later)
+
+
 def test_each_choice_has_its_own_logprobs_and_calls_its_own_end(serve: Serve) -> None:
     body = post(serve(), n=2, logprobs=True, max_tokens=5)
     for choice in body["choices"]:
@@ -160,16 +174,11 @@ def test_a_client_that_leaves_takes_all_choices_with_it(serve: Serve) -> None:
 # ---- without a server
 
 
-def test_only_the_first_choice_has_the_session_and_the_pin() -> None:
+def test_only_the_first_choice_has_the_pin() -> None:
     first, second, third = fan_out([GenerateRequest("r", session_id="s", pin=PrefixPin(64), explain=True)], 3)
-    assert (first.request_id, first.session_id, first.pin, first.explain) == ("r", "s", PrefixPin(64), True)
+    assert (first.request_id, first.pin, first.explain) == ("r", PrefixPin(64), True)
     for index, other in ((1, second), (2, third)):
-        assert (other.request_id, other.session_id, other.pin, other.explain) == (
-            f"r.{index}",
-            None,
-            None,
-            False,
-        )
+        assert (other.request_id, other.pin, other.explain) == (f"r.{index}", None, False)
         assert other.choice == index
 
 
@@ -179,12 +188,24 @@ def test_seeds_count_up_within_each_prompt_and_wrap_at_their_limit() -> None:
     assert {one.sampling.seed for one in fan_out([GenerateRequest("r")], 3)} == {None}
 
 
-def test_choices_wait_for_no_other_choice_but_prompts_keep_their_order() -> None:
-    lanes = [
-        lane_of(request)
-        for request in fan_out([GenerateRequest("r", prompt="a"), GenerateRequest("r", prompt="b")], 2)
-    ]
-    assert lanes[0] == lanes[2] != lanes[1] == lanes[3]
+@pytest.mark.parametrize(
+    "asked", [[ASKED], [GenerateRequest("r", prompt="a"), GenerateRequest("r", prompt="b")]]
+)
+def test_all_answers_to_a_request_share_a_lane(asked: list[GenerateRequest]) -> None:
+    assert len({lane_of(request) for request in fan_out(asked, 3)}) == 1
+
+
+def test_a_session_goes_on_with_the_first_choice(serve: Serve) -> None:
+    live = serve()
+    for choice, action in ((0, "append"), (1, "truncate")):
+        said = texts(post(live, n=3, agentserve_session_id=f"session-{choice}"))
+        turns = [
+            QUESTION,
+            {"role": "assistant", "content": said[choice]},
+            {"role": "user", "content": "and?"},
+        ]
+        found = post(live, messages=turns, agentserve_session_id=f"session-{choice}", max_tokens=1)
+        assert found["agentserve"]["prefix_action"].removeprefix("message_") == action
 
 
 def events(name: str, tokens: int, begin: float, decode: float) -> list[RequestEvent]:

@@ -141,8 +141,9 @@ def test_a_prompt_that_goes_on_reuses_what_is_known(live: Any) -> None:
 
 
 def test_the_answer_may_be_held_to_a_form(live: Any) -> None:
-    (text,) = texts(ok(live, guided_regex="[0-9]{4}"))
-    assert text.isdigit()
+    for form in ({"guided_regex": "[0-9]{4}"}, {"structured_outputs": {"regex": "[0-9]{4}"}}):
+        (text,) = texts(ok(live, **form))
+        assert text.isdigit()
 
 
 @pytest.mark.parametrize(
@@ -160,6 +161,9 @@ def test_the_answer_may_be_held_to_a_form(live: Any) -> None:
         ({"logprobs": 21}, "logprobs", "invalid_value", "between 0 and 20"),
         ({"logprobs": 1, "echo": True}, "logprobs", "unsupported_parameter", "echo"),
         ({"max_tokens": 0}, "max_tokens", "invalid_value", "at least 1"),
+        ({"ignore_eos": True}, "ignore_eos", "unsupported_parameter", "not supported"),
+        ({"messages": [{"role": "user"}]}, "messages", "unsupported_parameter", "not supported"),
+        ({"tools": [{"type": "function"}]}, "tools", "unsupported_parameter", "not supported"),
         (
             {"prompt": ["a", "b"], "agentserve_session_id": "s"},
             "agentserve_session_id",
@@ -186,7 +190,7 @@ def test_what_cannot_be_served_is_refused_by_name(
 def test_a_prompt_is_required_and_best_of_one_asks_for_nothing(live: Any) -> None:
     response = post(live, model="reference")
     assert response.json()["error"]["code"] == "missing_required_parameter"
-    ok(live, best_of=1, suffix="", echo=None, logprobs=None, user="me")
+    ok(live, best_of=1, suffix="", echo=None, logprobs=None, user="me", messages=[], tools=None, min_tokens=0)
 
 
 @pytest.mark.parametrize("prompt", ["long " * 100, [65] * 500])

@@ -197,3 +197,24 @@ def test_texts_that_no_worker_had_begun_go_to_the_next_one() -> None:
 def test_a_mock_daemon_has_no_embedding_model(serve: Serve) -> None:
     refused = post(serve(), model="reference", input="hi")
     assert (refused.status_code, error(refused)["code"]) == (400, "invalid_embedding_model")
+
+
+def test_the_tokens_of_a_text_are_those_that_its_embedding_counts(live: Any) -> None:
+    text = "the dog likes tea"
+    told = post(live, "tokenize", model="tiny", prompt=text, return_token_strs=True).json()
+    used = post(live, model="tiny", input=text).json()["usage"]["prompt_tokens"]
+    assert (told["count"], told["max_model_len"], told["model"]) == (used, CONTEXT, MODEL)
+    assert told["tokens"] == [VOCABULARY.index(piece) for piece in told["token_strs"]]
+    assert told["token_strs"][:3] == ["[CLS]", "the", "dog"]
+    bare = post(live, "tokenize", model="tiny", prompt=text, add_special_tokens=False).json()
+    assert bare["tokens"] == told["tokens"][1:-1]
+
+
+def test_tokens_of_an_embedding_model_do_not_become_text_again(live: Any) -> None:
+    asked: dict[str, dict[str, Any]] = {
+        "detokenize": {"tokens": [1]},
+        "chat/render": {"messages": [{"role": "user", "content": "hi"}]},
+    }
+    for route, fields in asked.items():
+        answer = post(live, route, model="tiny", **fields)
+        assert (answer.status_code, error(answer)["code"]) == (400, "invalid_chat_model")

@@ -188,6 +188,9 @@ def test_kill_9_of_the_real_worker_fails_its_request_and_the_daemon_lives(serve:
         asked = body("go " * 300, temperature=0)
         stream = client.chat.completions.create(**asked | {"stream": True})
         next(iter(stream))
+        # One that has not started goes to the next worker.
+        entries = live.daemon.service.ledger.active
+        live.until(lambda: all(entry.generation.started for entry in entries.values()))
         os.kill(worker.facts.pid, signal.SIGKILL)
         with pytest.raises(openai.APIConnectionError):
             list(stream)

@@ -57,6 +57,41 @@ def test_the_smaller_of_two_output_limits_counts() -> None:
     assert parse(max_tokens=128_000).generate.max_new_tokens == 128_000
 
 
+def test_the_other_name_of_the_repetition_penalty_is_understood() -> None:
+    assert parse(repeat_penalty=1.3) == parse(repetition_penalty=1.3)
+    assert parse(repeat_penalty=1.5, repetition_penalty=1.3) == parse(repetition_penalty=1.3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("json", {"type": "object"}),
+        ("json", '{"type": "object"}'),
+        ("regex", "[ab]+"),
+        ("choice", ["yes", "no"]),
+        ("grammar", 'start: "a"'),
+    ],
+)
+def test_structured_outputs_constrain_like_the_guided_fields(kind: str, value: Any) -> None:
+    (found, guided) = (
+        parse(**fields).generate.constraint
+        for fields in ({"structured_outputs": {kind: value}}, {f"guided_{kind}": value})
+    )
+    assert found is not None
+    assert guided is not None
+    assert (found.kind, found.source, found.param) == (
+        guided.kind,
+        guided.source,
+        f"structured_outputs.{kind}",
+    )
+
+
+def test_structured_outputs_may_ask_for_any_object() -> None:
+    found = parse(structured_outputs={"json_object": True}).generate.constraint
+    assert found is not None
+    assert (found.kind, json.loads(found.source)) == ("json_schema", {"type": "object"})
+
+
 def test_a_top_k_of_minus_one_is_off() -> None:
     assert parse(top_k=-1).generate.sampling.top_k == 0
 
@@ -96,6 +131,32 @@ def test_tool_calls_of_the_history_survive_with_content_null_empty_or_absent() -
     result = {"role": "tool", "tool_call_id": "c1", "name": "f", "content": "42"}
     expected_result = Message("tool", "42", tool_call_id="c1", name="f")
     assert messages({"role": "assistant", "tool_calls": [call]}, result) == (expected, expected_result)
+
+
+def test_the_older_function_call_and_its_result_are_a_tool_call() -> None:
+    call = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": '{"a": 1}'}}
+    result = {"role": "function", "name": "f", "content": "42"}
+    assert messages(call, result) == (
+        Message("assistant", None, (ToolCall("", "f", '{"a": 1}'),)),
+        Message("tool", "42", name="f"),
+    )
+
+
+def test_a_refusal_of_the_history_is_what_the_assistant_said() -> None:
+    said = (Message("assistant", "I won't."),)
+    for content in ({}, {"content": None}, {"content": ""}):
+        assert messages({"role": "assistant", "refusal": "I won't.", **content}) == said
+    part = {"type": "refusal", "refusal": "I won't."}
+    assert messages({"role": "assistant", "content": [part]}) == said
+    assert messages({"role": "assistant", "content": "Yes.", "refusal": "no"}) == (
+        Message("assistant", "Yes."),
+    )
+
+
+def test_only_an_assistant_refuses() -> None:
+    assert messages({"role": "user", "refusal": "no"}) == (Message("user", ""),)
+    with pytest.raises(InvalidRequest, match="'refusal' content is not supported"):
+        messages({"role": "user", "content": [{"type": "refusal", "refusal": "no"}]})
 
 
 def test_arguments_that_are_an_object_become_json_text() -> None:
@@ -151,6 +212,10 @@ def test_stream_is_a_bool_or_its_word(given: Any, stream: bool) -> None:
         {"temperature": 2, "top_p": 0, "min_p": 1, "presence_penalty": -2, "frequency_penalty": 2},
         {"stop": ["x" * 1024] * 16},
         {"stop": []},
+        {"stop_token_ids": [], "bad_words": [], "min_tokens": 0, "ignore_eos": False, "repeat_penalty": 1.0},
+        {"continue_final_message": False, "add_generation_prompt": True},
+        {"structured_outputs": {}, "grammar": "", "json_schema": None},
+        {"structured_outputs": {"json": None, "json_object": False, "disable_any_whitespace": False}},
     ],
 )
 def test_values_that_ask_for_nothing_special_and_the_ends_of_ranges_pass(fields: dict[str, Any]) -> None:
@@ -215,13 +280,47 @@ BAD = [
         "only one of response_format and guided_regex may constrain the answer",
     ),
     ({"functions": [{"name": "f"}]}, "functions", "functions is not supported by this server"),
+    *(
+        ({name: value}, name, f"{name} is not supported by this server")
+        for name, value in (
+            ("grammar", 'root ::= "a"'), ("json_schema", {}), ("stop_token_ids", [2]), ("bad_words", ["x"]),
+            ("min_tokens", 5), ("ignore_eos", True), ("continue_final_message", True), ("add_generation_prompt", False),
+        )
+    ),
+    ({"repeat_penalty": 0}, "repeat_penalty", "repeat_penalty must be above 0, got 0.0"),
+    ({"structured_outputs": []}, "structured_outputs", "structured_outputs: expected an object"),
+    (
+        {"structured_outputs": {"regex": ""}},
+        "structured_outputs.regex",
+        "structured_outputs.regex: expected a text that is not empty",
+    ),
+    (
+        {"structured_outputs": {"structural_tag": "{}"}},
+        "structured_outputs.structural_tag",
+        "structured_outputs.structural_tag is not supported by this server",
+    ),
+    (
+        {"structured_outputs": {"json_object": 1}},
+        "structured_outputs.json_object",
+        "structured_outputs.json_object: expected true or false",
+    ),
+    (
+        {"structured_outputs": {"regex": "a", "choice": ["a"]}},
+        "structured_outputs.choice",
+        "only one of structured_outputs.regex and structured_outputs.choice may constrain the answer",
+    ),
+    (
+        {"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
+        "structured_outputs.regex",
+        "only one of response_format and structured_outputs.regex may constrain the answer",
+    ),
     ({"messages": []}, "messages", "messages must not be empty"),
     ({"messages": "hi"}, "messages", "messages: expected an array, got a string"),
     ({"messages": [{"content": "x"}]}, "messages[0].role", "messages[0].role is required"),
     (
         {"messages": [USER, {"role": "wizard", "content": "x"}]},
         "messages[1].role",
-        "messages[1].role: unknown role 'wizard'; expected one of system, developer, user, assistant, tool",
+        "messages[1].role: unknown role 'wizard'; expected one of system, developer, user, assistant, tool, function",
     ),
     (
         {"messages": [{"role": "user", "content": 3}]},
@@ -253,7 +352,9 @@ def test_an_image_is_refused_by_its_place_and_type() -> None:
     assert (caught.value.param, caught.value.code) == ("messages[0].content[1]", "unsupported_content")
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b'{"model": tru}', b'{"model": "\xff"}', b"hello"])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b'{"model": tru}', b'{"model": "\xff"}', b'{"model": "\\ud83d"}', b"hello"]
+)
 def test_what_is_not_json_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidRequest, match=r"^The request body is not valid JSON: ") as caught:
         parse_chat(body, "id")

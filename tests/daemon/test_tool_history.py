@@ -99,6 +99,18 @@ def test_a_call_that_was_cut_comes_back_as_the_text_that_it_is(serve: Serve) -> 
     assert cached(agent.turn("Good.")) == everything(before)
 
 
+def test_a_rendered_prompt_is_that_of_the_namespace_that_the_settings_name(serve: Serve) -> None:
+    agent = Agent(serve, "hermes", namespace_keys=("prompt_cache_key",))
+    agent.turn(COMPACT, prompt_cache_key="mine")
+    answer = agent.turn("Good.", prompt_cache_key="mine")
+    asked = {"model": "reference", "messages": agent.messages[:-1], "tools": TOOLS}
+    mine, other = (
+        httpx.post(f"{agent.url}/v1/chat/render", json={**asked, "prompt_cache_key": key}, timeout=20).json()
+        for key in ("mine", "other")
+    )
+    assert mine["count"] == answer["usage"]["prompt_tokens"] != other["count"]
+
+
 def test_another_answer_in_the_history_is_no_hit(serve: Serve) -> None:
     agent = Agent(serve, "hermes")
     before = agent.turn(SPACED)

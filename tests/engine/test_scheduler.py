@@ -28,8 +28,8 @@ class Desk:
     def __post_init__(self) -> None:
         self.scheduler = Scheduler(TURN, self.most_started)
 
-    def add(self, name: str, lane: Lane, seconds: float = 1e9) -> None:
-        self.scheduler.add(name, lane)
+    def add(self, name: str, lane: Lane, seconds: float = 1e9, joins: bool = False) -> None:
+        self.scheduler.add(name, lane, joins)
         self.left[name], self.lanes[name] = seconds, lane
 
     def step(self, seconds: float = STEP) -> str | None:
@@ -166,6 +166,45 @@ def test_a_cancelled_request_is_forgotten_wherever_it_stands() -> None:
     assert desk.step() == "a3"
 
 
+def test_answers_to_one_prompt_take_the_turns_of_their_lane_by_turns() -> None:
+    desk = Desk()
+    desk.add("a0", "A")
+    desk.step()
+    for name, lane in (("a1", "A"), ("a2", "A"), ("b", "B")):
+        desk.add(name, lane, joins=lane == "A")
+    desk.step()
+    assert desk.steps(24)[::2] == ["b", "a1", "b", "a2", "b", "a0"] * 2
+    assert desk.share("A") - desk.share("B") == TURN
+
+
+def test_the_next_request_of_a_lane_waits_for_all_answers_to_the_one_before() -> None:
+    desk = Desk()
+    for name, seconds, joins in (("a0", 0.5, False), ("a1", 3.0, True), ("next", 0.5, False)):
+        desk.add(name, "A", seconds, joins)
+    assert desk.steps(8) == ["a0", *["a1"] * 6, "next"]
+
+
+def test_an_answer_that_can_not_start_lets_the_others_of_its_prompt_go_on() -> None:
+    desk = Desk()
+    for number in range(3):
+        desk.add(f"a{number}", "A", joins=number > 0)
+    desk.refused = {"a1", "a2"}
+    assert desk.steps(4) == ["a0"] * 4
+    desk.refused = {"a1"}
+    assert desk.steps(4) == ["a2", "a2", "a0", "a0"]
+
+
+def test_many_answers_leave_other_lanes_the_right_to_start() -> None:
+    desk = Desk(most_started=2)
+    for number in range(8):
+        desk.add(f"a{number}", "A", joins=number > 0)
+    assert set(desk.steps(8)) == {"a0", "a1"}
+    desk.add("b", "B", 0.5)
+    assert "b" in desk.steps(3)
+    desk.add("c", "C", 0.5)
+    assert "c" in desk.steps(5)
+
+
 def test_the_queue_is_told_in_the_order_of_turns() -> None:
     desk = Desk()
     for name, lane in (("a1", "A"), ("a2", "A"), ("a3", "A"), ("b1", "B"), ("b2", "B")):
@@ -188,6 +227,8 @@ def test_the_queue_is_told_in_the_order_of_turns() -> None:
         ({"messages": ("system a", "user b")}, {"messages": ("system a", "user c")}, False),
         ({"prompt": "a"}, {"prompt": "b"}, True),
         ({"prompt": "a"}, {"prompt": "a", "namespace": "n"}, False),
+        ({"session_id": "s"}, {"session_id": "s", "choice": 1}, True),
+        ({"messages": ("system a", "user b")}, {"messages": ("system a", "user b"), "choice": 3}, True),
     ],
 )
 def test_a_lane_is_a_session_or_what_a_conversation_began_with(
@@ -203,7 +244,7 @@ def request(messages: tuple[str, ...] = (), **fields: object) -> GenerateRequest
 
 ACTIONS = st.lists(
     st.one_of(
-        st.tuples(st.just("add"), st.integers(0, 4), st.floats(0.1, 4.0)),
+        st.tuples(st.sampled_from(("add", "join")), st.integers(0, 4), st.floats(0.1, 4.0)),
         st.tuples(st.just("step"), st.integers(0, 4), st.floats(0.01, STEP)),
         st.tuples(st.just("cancel"), st.integers(0, 30), st.just(0.0)),
     ),
@@ -215,25 +256,31 @@ ACTIONS = st.lists(
 @given(ACTIONS, st.integers(1, 4))
 def test_invariants_of_any_history(actions: list[tuple[str, int, float]], most: int) -> None:
     desk = Desk(most_started=most)
-    arrived: dict[Lane, list[str]] = {}
+    teams: dict[Lane, list[list[str]]] = {lane: [] for lane in range(5)}
     for number, (action, which, seconds) in enumerate(actions):
-        if action == "add":
-            name = f"r{number}"
-            desk.add(name, which, seconds)
-            arrived.setdefault(which, []).append(name)
+        if action in ("add", "join"):
+            name, joins = f"r{number}", action == "join"
+            desk.add(name, which, seconds, joins)
+            alive = [team for team in teams[which] if any(one in desk.left for one in team)]
+            if joins and alive:
+                alive[-1].append(name)
+            else:
+                teams[which].append([name])
         elif action == "cancel":
             if desk.left:
                 desk.end(sorted(desk.left)[which % len(desk.left)])
         else:
             waiting = dict(desk.left)
             name = desk.step(seconds)
-            # Somebody runs whenever somebody waits, and it is the first of its lane.
+            # Somebody runs whenever somebody waits, and it is of the first team of its lane.
             assert (name is None) == (not waiting)
             if name is not None:
-                assert name == next(one for one in arrived[desk.lanes[name]] if one in waiting)
+                lane = teams[desk.lanes[name]]
+                assert name in next(team for team in lane if any(one in waiting for one in team))
         known = desk.scheduler.running() + desk.scheduler.queue()
         assert sorted(known) == sorted(desk.left)
-        assert len(desk.scheduler.running()) <= most
+        assert len({desk.lanes[one] for one in desk.scheduler.running()}) <= most
+        assert len(desk.scheduler.running()) < 2 * most
 
 
 @settings(max_examples=100, deadline=None)

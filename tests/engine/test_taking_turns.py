@@ -14,6 +14,7 @@ from agentserve.engine.protocol import (
     Finished,
     Message,
     RequestEvent,
+    SamplingParams,
     Started,
     TextDelta,
 )
@@ -76,6 +77,44 @@ def test_a_title_call_does_not_wait_for_a_long_prompt(monkeypatch: pytest.Monkey
     turn, step = SMALL.turn_seconds, 0.5
     assert clock.starts["title"] - asked <= turn + step
     assert clock.firsts["title"] - asked <= turn + step + 2 * step + 0.1
+
+
+@pytest.mark.parametrize("answers", [7, 12])
+def test_a_title_call_waits_for_many_answers_as_for_one(
+    monkeypatch: pytest.MonkeyPatch, answers: int
+) -> None:
+    rig = Rig(SMALL, blocks=256, endless=True)
+    clock = Clock(rig, monkeypatch)
+    for choice in range(answers):
+        rig.submit(f"r{choice}", "tell me something", max_new_tokens=60, choice=choice)
+    step_until(rig, lambda: len(clock.firsts) >= 7)
+    asked = clock.now
+    rig.submit("title", "what is this about", max_new_tokens=5)
+    rig.run()
+    turn, step = SMALL.turn_seconds, 0.5
+    assert clock.starts["title"] - asked <= turn + step
+    assert ends(rig)[0] == "title"
+    assert len(ends(rig)) == answers + 1
+
+
+def test_answers_that_do_not_all_fit_the_cache_come_one_after_the_other() -> None:
+    rig = Rig(EngineConfig(256, turn_seconds=0.0), blocks=9, endless=True)
+    for choice in range(4):
+        rig.submit(f"r{choice}", "a" * 20, max_new_tokens=150, choice=choice, session_id="mine")
+    rig.run()
+    assert sorted(ends(rig)) == ["r0", "r1", "r2", "r3"]
+    assert not [event for event in rig.events if isinstance(event, Failed)]
+
+
+def test_a_session_goes_on_with_the_first_answer() -> None:
+    rig = Rig(SMALL, blocks=256, endless=True)
+    for choice in range(3):
+        hot = SamplingParams(temperature=1.0, seed=choice)
+        rig.submit(f"r{choice}", "hello", max_new_tokens=20, choice=choice, session_id="mine", sampling=hot)
+    rig.run()
+    assert len({rig.text(f"r{choice}") for choice in range(3)}) == 3
+    (named,) = [one for one in rig.engine.conversations if one.is_named]
+    assert rig.tokenizer.decode(named.tokens.tolist()).endswith(rig.text("r0")[:-1])
 
 
 def test_replies_of_two_conversations_take_turns_and_one_conversation_is_served_in_order(
