@@ -33,6 +33,9 @@ UNSERVED: dict[str, tuple[Any, ...]] = {
     "function_call": (None, "none", "auto"),
     "audio": (None,),
     "modalities": (None, [], ["text"]),
+    "best_of": (None, 1),
+    "chat_template": (None,),
+    "web_search_options": (None,),
     "continue_final_message": (None, False),
     "add_generation_prompt": (None, True),
 }
@@ -73,6 +76,9 @@ class ChatBody(GenerationBody, kw_only=True):
     function_call: Any = None
     audio: Any = None
     modalities: Any = None
+    best_of: Any = None
+    chat_template: Any = None
+    web_search_options: Any = None
     continue_final_message: Any = None
     add_generation_prompt: Any = None
     enable_thinking: bool | None = None

@@ -32,6 +32,7 @@ RANGES: dict[str, tuple[float | None, float | None]] = {
     "seed": (-(2**63), 2**64 - 1),
     "max_tokens": (1, None),
     "max_completion_tokens": (1, None),
+    "max_new_tokens": (1, None),
     "n": (1, MOST_CHOICES),
     "agentserve_draft_tokens": (0, None),
     "flashrt_K": (0, None),
@@ -48,6 +49,13 @@ UNSERVED: dict[str, tuple[Any, ...]] = {
     "bad_words": (None, []),
     "min_tokens": (None, 0),
     "ignore_eos": (None, False),
+    "allowed_token_ids": (None, []),
+    "include_stop_str_in_output": (None, False),
+    "truncate_prompt_tokens": (None,),
+    "use_beam_search": (None, False),
+    "length_penalty": (None, 1),
+    "typical_p": (None, 1),
+    "mirostat": (None, 0),
 }
 
 
@@ -65,6 +73,8 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     stream_options: StreamOptions | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
+    # The name that text-generation-inference has for it.
+    max_new_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
@@ -89,6 +99,13 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     bad_words: Any = None
     min_tokens: Any = None
     ignore_eos: Any = None
+    allowed_token_ids: Any = None
+    include_stop_str_in_output: Any = None
+    truncate_prompt_tokens: Any = None
+    use_beam_search: Any = None
+    length_penalty: Any = None
+    typical_p: Any = None
+    mirostat: Any = None
     prompt_cache_key: str | None = None
     cache_salt: str | None = None
     agentserve_cache_salt: str | None = None
@@ -155,7 +172,11 @@ def check_body(body: GenerationBody, unserved: Mapping[str, tuple[Any, ...]]) ->
 def shared_fields(body: GenerationBody, namespace_keys: Sequence[str]) -> dict[str, Any]:
     """The fields of a `GenerateRequest` that mean the same on every route; the namespace is what the first of
     `namespace_keys` that is given says. Raises InvalidRequest."""
-    limits = [limit for limit in (body.max_tokens, body.max_completion_tokens) if limit is not None]
+    limits = [
+        limit
+        for limit in (body.max_tokens, body.max_completion_tokens, body.max_new_tokens)
+        if limit is not None
+    ]
     pin = first_given(body.agentserve_pin_prefix, body.flashrt_pin_prefix)
     return {
         "constraint": _constraint(body),

@@ -54,6 +54,7 @@ def test_null_means_absent_for_every_field() -> None:
 def test_the_smaller_of_two_output_limits_counts() -> None:
     assert parse(max_tokens=10, max_completion_tokens=4).generate.max_new_tokens == 4
     assert parse(max_tokens=None, max_completion_tokens=4).generate.max_new_tokens == 4
+    assert parse(max_tokens=10, max_new_tokens=4).generate.max_new_tokens == 4
     assert parse(max_tokens=128_000).generate.max_new_tokens == 128_000
 
 
@@ -214,6 +215,7 @@ def test_stream_is_a_bool_or_its_word(given: Any, stream: bool) -> None:
         {"stop": []},
         {"stop_token_ids": [], "bad_words": [], "min_tokens": 0, "ignore_eos": False, "repeat_penalty": 1.0},
         {"continue_final_message": False, "add_generation_prompt": True},
+        {"best_of": 1, "use_beam_search": False, "length_penalty": 1.0, "typical_p": 1, "mirostat": 0},
         {"structured_outputs": {}, "grammar": "", "json_schema": None},
         {"structured_outputs": {"json": None, "json_object": False, "disable_any_whitespace": False}},
     ],
@@ -284,7 +286,10 @@ BAD = [
         ({name: value}, name, f"{name} is not supported by this server")
         for name, value in (
             ("grammar", 'root ::= "a"'), ("json_schema", {}), ("stop_token_ids", [2]), ("bad_words", ["x"]),
-            ("min_tokens", 5), ("ignore_eos", True), ("continue_final_message", True), ("add_generation_prompt", False),
+            ("min_tokens", 5), ("ignore_eos", True), ("best_of", 4), ("use_beam_search", True), ("length_penalty", 0.5),
+            ("allowed_token_ids", [1]), ("typical_p", 0.9), ("mirostat", 2), ("truncate_prompt_tokens", 9),
+            ("include_stop_str_in_output", True), ("chat_template", "{{ 1 }}"), ("web_search_options", {}),
+            ("continue_final_message", True), ("add_generation_prompt", False),
         )
     ),
     ({"repeat_penalty": 0}, "repeat_penalty", "repeat_penalty must be above 0, got 0.0"),
