@@ -80,8 +80,7 @@ def _measure(settings: Settings, paths: Paths, plan: _Plan, report: Report, *, h
         prefill, decode = _engine_rates(engine, fitting, plan, report)
         streaming = None
         if http and fitting:
-            report("starting the daemon", 0, 0)
-            with served(name, paths, _engine_flags(settings)) as daemon:
+            with served(name, paths, _engine_flags(settings), report) as daemon:
                 streaming = _streaming(engine, daemon, fitting[0], plan.repeats, report)
         return BenchReport(
             version=__version__,

@@ -17,6 +17,7 @@ from ..daemon.config import to_arguments
 from ..daemon.errors import StartError
 from ..daemon.paths import Paths, resolve_paths
 from .options import Flags
+from .progress import Report
 from .serve import running_client
 
 
@@ -38,15 +39,16 @@ class Stream:
 
 
 @contextmanager
-def served(model: str, paths: Paths, flags: Flags) -> Iterator[Served]:
+def served(model: str, paths: Paths, flags: Flags, report: Report) -> Iterator[Served]:
     """The running daemon where it has loaded `model`, else one of its own on a free port, in a home of its own.
 
-    A temporary one uses the same model store and compiled graphs. Raises StartError.
+    A temporary one uses the same model store and compiled graphs; its start is reported. Raises StartError.
     """
     client = running_client(paths)
     if client is not None and _has_loaded(client, model):
         yield Served(client, is_temporary=False)
         return
+    report("starting a temporary daemon", 0, 0)
     with tempfile.TemporaryDirectory(prefix="agentserve-bench-") as home:
         environment = _environment(Path(home), paths)
         _run(environment, "up", *to_arguments({**flags, "model": model, "host": "127.0.0.1", "port": 0}))
@@ -75,7 +77,7 @@ def stream(client: DaemonClient, model: str, text: str, new: int) -> Stream:
 
 
 def _has_loaded(client: DaemonClient, model: str) -> bool:
-    return any(one.name == model and one.model is not None for one in client.status().workers)
+    return any(one.name == model and one.state == "ready" for one in client.status().workers)
 
 
 def _environment(home: Path, paths: Paths) -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import re
 import sys
 import time
 from contextlib import closing
@@ -18,6 +20,8 @@ from .diagnostics import say
 from .serve import running_client, start_daemon, wait_until_ready
 
 Turn = dict[str, str]
+# How Python keeps a byte that could not be decoded.
+_STRAY_BYTE = re.compile("[\udc80-\udcff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,9 @@ def run(
     max_tokens: Annotated[
         int | None, typer.Option("--max-tokens", min=1, help="Limit of the answer.")
     ] = None,
-    temperature: Annotated[float | None, typer.Option("--temperature", help="0 is deterministic.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option("--temperature", min=0, max=2, help="0 is deterministic.")
+    ] = None,
     timings: Annotated[bool, typer.Option("--timings", help="Say how fast it was.")] = False,
 ) -> None:
     """Ask one question, or talk with the model. Text piped in is added to the question.
@@ -57,13 +63,30 @@ def run(
 
 def _question(question: str | None) -> str | None:
     """The question with what is piped in below it; None means a conversation."""
-    if sys.stdin.isatty():
-        return question
-    piped = sys.stdin.read().strip()
-    text = "\n\n".join(part for part in (question, piped) if part)
+    asked = None if question is None else _readable(question, "the question")
+    if sys.stdin is not None and sys.stdin.isatty():
+        return asked
+    text = "\n\n".join(part for part in (asked, _piped()) if part)
     if not text:
         raise typer.BadParameter("there is no question, and nothing was piped in", param_hint="QUESTION")
     return text
+
+
+def _piped() -> str:
+    if not isinstance(sys.stdin, io.TextIOWrapper):
+        # Somebody closed it.
+        return ""
+    sys.stdin.reconfigure(errors="surrogateescape")
+    return _readable(sys.stdin.read().strip(), "what was piped in")
+
+
+def _readable(text: str, what: str) -> str:
+    """The text with U+FFFD in place of each byte that is no text; says so. A model reads past a few of them."""
+    replaced, count = _STRAY_BYTE.subn("\ufffd", text)
+    if count:
+        bytes_text = "1 byte" if count == 1 else f"{count} bytes"
+        say(f"Not UTF-8: {bytes_text} of {what}, replaced by \ufffd; iconv converts a file")
+    return replaced
 
 
 def _client() -> DaemonClient:
@@ -81,7 +104,7 @@ def _converse(asking: _Asking) -> None:
     history: list[Turn] = []
     while (text := output.ask("> ")) is not None:
         if text:
-            _turn(asking, history, text)
+            _turn(asking, history, _readable(text, "the question"))
 
 
 def _turn(asking: _Asking, history: list[Turn], text: str) -> None:

@@ -21,18 +21,21 @@ FAILED = 1
 
 
 def say(text: str) -> None:
-    """One line for a person."""
+    """One line for a person; into nothing where standard error is closed."""
+    if sys.stderr is None:
+        return
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
 
 def is_terminal() -> bool:
     """True if a person sees standard error now, so that a moving display makes sense."""
-    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    return sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def guarded(run: Callable[[], object]) -> int:
     """Runs a command to its end; returns the exit code after saying what went wrong. Raises SystemExit."""
+    output.occupy_closed()
     try:
         try:
             run()

@@ -99,7 +99,12 @@ def _raise_why(process: subprocess.Popen[bytes], stderr: IO[bytes]) -> StartupSn
     stderr.seek(0)
     lines = stderr.read().decode("utf-8", "replace").strip().splitlines()
     ended = f"ended by signal {-code}" if code < 0 else f"ended with code {code}"
-    said = lines[-1].removeprefix("agentserve: ") if lines else f"The daemon {ended}; see `agentserve logs`"
+    if code == 0:
+        said = "The daemon was stopped before it was ready; `agentserve up` starts it again"
+    elif lines:
+        said = lines[-1].removeprefix("agentserve: ")
+    else:
+        said = f"The daemon {ended}; see `agentserve logs`"
     raise StartError(said)
 
 

@@ -9,12 +9,13 @@ from typing import Annotated
 
 import typer
 
-from ..daemon.paths import resolve_paths
+from ..daemon.paths import Paths, resolve_paths
 from ..daemon.store.model_files import remove_traces
 from ..daemon.store.registry import ModelStore, StoredModel, UnknownModel, capabilities, size_text
 from . import output
 from .diagnostics import say
 from .progress import progress
+from .serve import running_client
 from .status import duration_text
 
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="Name or alias, as `list` shows it.")]
@@ -52,7 +53,8 @@ def list_models(json: JsonOption = False) -> None:
         say("No models yet; `agentserve pull smollm2` gets one")
     else:
         heads = ("NAME", "ALIASES", "CAPABILITIES", "SIZE", "QUANTIZATION", "CONTEXT", "AGE")
-        output.table(heads, (_row(model) for model in models))
+        spare = ("ALIASES", "AGE", "CAPABILITIES", "CONTEXT", "QUANTIZATION")
+        output.table(heads, (_row(model) for model in models), spare)
 
 
 def show(model: ModelArgument, json: JsonOption = False) -> None:
@@ -66,10 +68,19 @@ def show(model: ModelArgument, json: JsonOption = False) -> None:
 
 def remove(model: ModelArgument) -> None:
     """Remove a model and what was kept for it; its file goes when no other name has it."""
+    paths = resolve_paths()
     removed = _store().remove(model)
-    traces = remove_traces(resolve_paths(), removed)
+    traces = remove_traces(paths, removed)
     also = f", and {size_text(traces)} of prefixes and graphs" if traces else ""
     say(f"{removed.name} was removed, {_freed_text(removed.freed)}{also}")
+    if _is_loaded(paths, removed.name):
+        say(f"{removed.name} is still loaded and keeps its memory until `agentserve down`")
+
+
+def _is_loaded(paths: Paths, name: str) -> bool:
+    client = running_client(paths)
+    workers = client.status().workers if client is not None else ()
+    return any(worker.name == name and worker.state in ("starting", "ready") for worker in workers)
 
 
 def _freed_text(freed: int | None) -> str:

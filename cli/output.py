@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
+from ..daemon.errors import AgentserveError
+from .table import Layout, fitted, row_text, whole
+
 CLOSED = 141
 """The exit code when whoever read our output closed it: what a shell shows for SIGPIPE."""
+_LAST_STANDARD = 2
 
 
 def line(text: str = "") -> None:
@@ -41,6 +46,13 @@ def json_line(value: object) -> None:
     piece(f"{msgspec.json.encode(value).decode()}\n")
 
 
+def occupy_closed() -> None:
+    """Puts nothing in place of standard streams that were closed, so that no socket or pipe of ours becomes one."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _LAST_STANDARD:
+        pass
+    os.close(descriptor)
+
+
 def screen(lines: Iterable[str]) -> None:
     """Replaces what a terminal shows; elsewhere the lines and an empty one."""
     is_terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
@@ -48,19 +60,28 @@ def screen(lines: Iterable[str]) -> None:
     piece(start + "".join(f"{text}\n" for text in lines) + end)
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Columns aligned with spaces, so that `awk` and eyes can both read them."""
-    for row in table_lines(heads, rows):
-        line(row)
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]], spare: Sequence[str] = ()) -> None:
+    """Columns aligned with spaces, so that `awk` and eyes can both read them.
 
-
-def table_lines(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """The lines of a table."""
+    In a terminal that is too narrow the columns with the heads `spare` are left out, the first of them first.
+    """
     grid = [tuple(heads), *(tuple(row) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
-    for row in grid:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield "  ".join(cells).rstrip()
+    shown = layout(heads, widths, spare)
+    for cells in grid:
+        line(row_text(cells, shown))
+
+
+def layout(heads: Sequence[str], widths: Sequence[int], spare: Sequence[str] = ()) -> Layout:
+    """What of columns that want these widths fits the terminal; all of them where the output is no terminal."""
+    if sys.stdout is None or not sys.stdout.isatty():
+        return whole(widths)
+    return fitted(heads, widths, shutil.get_terminal_size().columns, spare)
+
+
+def row(cells: Sequence[str], shown: Layout) -> None:
+    """One row of a table whose rows come one by one, shown at once."""
+    piece(f"{row_text(cells, shown)}\n")
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> None:
@@ -93,6 +114,10 @@ def ask(prompt: str) -> str | None:
 
 
 def _write(text: str, *, flush: bool = False) -> None:
+    if sys.stdout is None:
+        if text:
+            raise AgentserveError("Standard output is closed; the answer has nowhere to go")
+        return
     try:
         sys.stdout.write(text)
         if flush:

@@ -78,7 +78,8 @@ def list_pins(
         say("No pins yet; `agentserve pin NAME` makes one")
     else:
         heads = ("NAME", "TOKENS", "SIZE", "TIER", "HITS", "LAST USED", "MODEL")
-        output.table(heads, (_row(one) for one in listed["pins"]))
+        spare = ("HITS", "TIER", "LAST USED", "MODEL", "SIZE")
+        output.table(heads, (_row(one) for one in listed["pins"]), spare)
 
 
 @pins_app.command("show")

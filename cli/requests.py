@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import IO, Annotated
@@ -12,18 +12,20 @@ from typing import IO, Annotated
 import typer
 
 from ..daemon.client import DaemonClient
-from ..daemon.errors import AgentserveError
+from ..daemon.errors import AgentserveError, RequestError
 from ..daemon.paths import resolve_paths
 from ..daemon.snapshot import RequestRecord
 from . import output
 from .diagnostics import say
 from .logs import added
 from .status import outcome_text
+from .table import Layout
 
 _HEADS = ("REQUEST", "STARTED", "CLIENT", "MODEL", "STATE", "CACHED", "NEW", "OUT", "QUEUE", "TTFT", "TOK/S")
 _MISSING = "-"
+_SPARE = ("QUEUE", "CLIENT", "NEW", "CACHED", "TTFT", "STARTED", "MODEL", "TOK/S", "OUT")
 _CLIENT_WIDTH = 20
-_WIDTHS = (36, 8, 20, 16, 28, 7, 7, 7, 8, 8, 0)
+_WIDTHS = (36, 8, 20, 32, 31, 7, 7, 7, 8, 8, 6)
 """Of the columns where rows are shown as they come: an id of ours, a clock, a name …"""
 
 
@@ -45,14 +47,22 @@ def requests(
             raise typer.BadParameter("shows every request that ends", param_hint="--follow")
         _follow(resolve_paths().request_log, number, json=json)
         return
-    daemon = DaemonClient.discover(resolve_paths())
-    found = daemon.requests(state=state, client=client, session=session, limit=number)
+    found = _found(state=state, client=client, session=session, limit=number)
     if json:
         output.json(found)
     elif not found:
         say("No such request")
     else:
-        output.table(_HEADS, (_row(record) for record in found))
+        output.table(_HEADS, (_row(record) for record in found), _SPARE)
+
+
+def _found(**wanted: str | int | None) -> list[RequestRecord]:
+    try:
+        return DaemonClient.discover(resolve_paths()).requests(**wanted)
+    except RequestError as error:
+        if error.param is None:
+            raise
+        raise typer.BadParameter(error.message, param_hint=f"--{error.param}") from None
 
 
 def _follow(path: Path, number: int, *, json: bool) -> None:
@@ -60,11 +70,12 @@ def _follow(path: Path, number: int, *, json: bool) -> None:
         log = path.open(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         raise AgentserveError(f"There are no records yet at {path}; requests make them") from None
+    layout = output.layout(_HEADS, _WIDTHS, _SPARE)
     with log:
         if not json:
-            _show_row(_HEADS)
+            output.row(_HEADS, layout)
         for line in chain(deque(log, maxlen=number), _lines(path, log)):
-            _show(line, json=json)
+            _show(line, layout, json=json)
 
 
 def _lines(path: Path, log: IO[str]) -> Iterator[str]:
@@ -75,7 +86,7 @@ def _lines(path: Path, log: IO[str]) -> Iterator[str]:
         yield from lines
 
 
-def _show(line: str, *, json: bool) -> None:
+def _show(line: str, layout: Layout, *, json: bool) -> None:
     import msgspec
 
     try:
@@ -86,12 +97,7 @@ def _show(line: str, *, json: bool) -> None:
     if json:
         output.piece(f"{line.rstrip()}\n")
     else:
-        _show_row(_row(record))
-
-
-def _show_row(cells: Sequence[str]) -> None:
-    padded = (cell.ljust(width) for cell, width in zip(cells, _WIDTHS, strict=True))
-    output.piece(f"{'  '.join(padded).rstrip()}\n")
+        output.row(_row(record), layout)
 
 
 def _row(record: RequestRecord) -> tuple[str, ...]:

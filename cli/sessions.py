@@ -38,7 +38,8 @@ def list_sessions(
         say("No sessions yet; each conversation is one")
     else:
         heads = ("ID", "TOKENS", "SIZE", "TIER", "HITS", "LAST ACTION", "LAST USED", "MODEL")
-        output.table(heads, (_row(one) for one in listed["sessions"]))
+        spare = ("TIER", "HITS", "LAST ACTION", "SIZE", "MODEL", "LAST USED")
+        output.table(heads, (_row(one) for one in listed["sessions"]), spare)
 
 
 @sessions_app.command("show")
@@ -111,10 +112,16 @@ def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
     return (one["id"], tokens, size, one["tier"], hits, one["last_action"], used, one["model"])
 
 
+def _tokens_text(tokens: int, turns: int) -> str:
+    """How long a session is, and its turns where requests have shown where they begin."""
+    known = f" in {turns} known turn{'s' if turns > 1 else ''}" if turns else ""
+    return f"{tokens:,}{known}"
+
+
 def _facts(one: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "id", one["id"]
     yield "model", one["model"]
-    yield "tokens", f"{one['tokens']:,} in {one['turns']} known turns"
+    yield "tokens", _tokens_text(one["tokens"], one["turns"])
     yield "size", size_text(one["bytes"])
     yield "tier", f"{one['tier']}, {one['pool_tokens']:,} tokens in the pool"
     yield "hits", f"{one['hits']}"

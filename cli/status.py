@@ -64,8 +64,7 @@ def describe(snapshot: StatusSnapshot, base_url: str) -> Facts:
     """Label and text of each line."""
     yield "agentserve", f"{snapshot.version}, pid {snapshot.pid}, up {duration_text(snapshot.uptime_s)}"
     yield "address", base_url
-    state = "draining" if snapshot.draining else snapshot.startup.phase
-    yield "state", f"{state}: {snapshot.startup.detail}" if snapshot.startup.detail else state
+    yield "state", _state_text(snapshot)
     yield (
         "memory",
         f"daemon {size_text(snapshot.rss_bytes)}"
@@ -89,11 +88,27 @@ def describe(snapshot: StatusSnapshot, base_url: str) -> Facts:
         yield from _describe_worker(worker)
 
 
+def _state_text(snapshot: StatusSnapshot) -> str:
+    if snapshot.draining:
+        return "draining"
+    failed = [worker.name for worker in snapshot.workers if worker.state == "failed"]
+    if failed and snapshot.startup.phase == "ready":
+        return f"without {', '.join(failed)}; the next request loads it again"
+    detail = snapshot.startup.detail
+    return f"{snapshot.startup.phase}: {detail}" if detail else snapshot.startup.phase
+
+
 def _describe_worker(worker: WorkerSnapshot) -> Facts:
     stage = f" ({worker.load_stage})" if worker.load_stage and worker.state == "starting" else ""
     yield "model", f"{worker.name}: {worker.state}{stage}"
     if worker.error:
         yield "", f"last error: {worker.error}"
+    # What a process said of itself is gone with it.
+    if worker.state in ("ready", "stopping"):
+        yield from _describe_loaded(worker)
+
+
+def _describe_loaded(worker: WorkerSnapshot) -> Facts:
     if worker.model is not None:
         yield "", _model_text(worker.model)
         graph = "graph from the cache" if worker.compile_cache_hit else "graph built"
@@ -110,13 +125,19 @@ def _describe_worker(worker: WorkerSnapshot) -> Facts:
         computed = f"{worker.tokens_prefilled} prompt tokens computed"
         memory = "vectors" if worker.model is not None and worker.model.dimensions else "prefix memory"
         yield "", f"{memory}: {computed}, {worker.tokens_reused} reused ({worker.hit_rate:.0%})"
-    if worker.tokens_generated:
-        prefill, decode = worker.prefill_tokens_per_s, worker.decode_tokens_per_s
-        yield "", f"prefill {prefill:.0f} tokens/s, decode {decode:.1f} tokens/s"
+    if speeds := _speeds_text(worker):
+        yield "", speeds
     if worker.model is not None and not worker.model.dimensions:
         yield "", speculation_text(worker.model, worker.drafts)
         if worker.model.draft_model is not None:
             yield "", draft_model_text(worker.model.draft_model)
+
+
+def _speeds_text(worker: WorkerSnapshot) -> str:
+    """What was measured so far."""
+    prefill, decode = worker.prefill_tokens_per_s, worker.decode_tokens_per_s
+    measured = ((f"prefill {prefill:.0f} tokens/s", prefill), (f"decode {decode:.1f} tokens/s", decode))
+    return ", ".join(text for text, speed in measured if speed)
 
 
 def _cache_texts(worker: WorkerSnapshot, model: ModelInfo) -> Facts:

@@ -296,7 +296,9 @@ def _read_toml(path: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
     except OSError as error:
-        raise ConfigError(f"{path}: can't be read: {error.strerror}") from None
+        raise ConfigError(
+            f"{path}: can't be read ({error.strerror}); make it a readable file, or move it with AGENTSERVE_HOME"
+        ) from None
 
 
 def _parse(option: Option, raw: Any, where: str) -> Any:

@@ -125,7 +125,7 @@ def _one_line_errors(paths: Paths) -> Iterator[None]:
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
             advice = f"{error.strerror}; make the folder writable, or move it with AGENTSERVE_HOME"
         else:
-            advice = str(error.strerror)
+            advice = f"{error.strerror or error}; choose another folder with AGENTSERVE_HOME"
         raise StartError(f"Can't write {where}: {advice}") from error
 
 

@@ -95,15 +95,25 @@ class Daemon:
         try:
             await self.startup.run(self.router)
         except AgentserveError as error:
-            if not self.router.closed:
-                _LOG.error("the start failed: %s", error)
-                self._start_error = error
-                self._http.should_exit = True
+            self._give_up(error)
+        except Exception as error:  # noqa: BLE001 (whoever waits for the start would wait for ever)
+            _LOG.critical("the start broke", exc_info=True)
+            self._give_up(StartError(f"The start broke ({_one_line(error)}); `agentserve logs` shows where"))
+
+    def _give_up(self, error: AgentserveError) -> None:
+        if not self.router.closed:
+            _LOG.error("the start failed: %s", error)
+            self._start_error = error
+            self._http.should_exit = True
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(_report_bug)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _report_bug(task: asyncio.Task[None]) -> None:

@@ -35,8 +35,10 @@ def import_file(
     digest = hash_file(source, lambda done: on_progress(PullProgress(PullStage.HASHING, done, size)))
     with store.arrival(digest, lambda: on_progress(PullProgress(PullStage.WAITING))):
         staged = store.staging(digest)
-        if not store.holds(digest):
-            with writing(store.root):
+        with writing(store.root):
+            if store.holds(digest, size):
+                staged.unlink(missing_ok=True)
+            else:
                 _link_or_copy(source, staged, digest, on_progress)
         return store.add(staged, Arrived(model_name, digest, f"file:{source}", info))
 

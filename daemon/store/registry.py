@@ -16,7 +16,7 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -123,31 +123,37 @@ class ModelStore:
             path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
-    def arrival(self, digest: str, on_wait: Callable[[], None] = no_notice) -> AbstractContextManager[None]:
-        """A lock held while the file with this digest is brought in; `on_wait` tells that another holds it."""
-        with writing(self.root):
-            self._lock_folder.mkdir(parents=True, exist_ok=True)
-        return file_lock(self._lock_folder / digest, on_wait)
+    @contextmanager
+    def arrival(self, digest: str, on_wait: Callable[[], None] = no_notice) -> Iterator[None]:
+        """A lock held while the file with this digest is brought in; `on_wait` tells that another holds it.
+
+        Raises StoreError when the store can't be written.
+        """
+        with ExitStack() as held:
+            with writing(self.root):
+                held.enter_context(file_lock(self._lock_folder / digest, on_wait))
+            yield
 
     def blob(self, digest: str) -> Path:
         """Where the file with this digest (hex) lies once it is published."""
         return self.root / "blobs" / f"sha256-{digest}"
 
-    def holds(self, digest: str) -> bool:
-        """True if the file with this digest (hex) lies in the store."""
-        return self.blob(digest).is_file()
+    def holds(self, digest: str, size: int | None = None) -> bool:
+        """True if the file with this digest (hex) lies in the store, and has `size` bytes where that is known."""
+        blob = self.blob(digest)
+        return blob.is_file() and size in (None, blob.stat().st_size)
 
     def add(self, staged: Path, arrived: Arrived) -> StoredModel:
         """Publishes the file in `staging(digest)` under a name; the caller has checked its content.
 
-        Does nothing for a model that is already there. Raises StoreError for a bad name and for one that
-        another model has.
+        Does nothing for a model that is already there; a file that has lost its end is replaced. Raises StoreError
+        for a bad name and for one that another model has.
         """
         name, digest = parse_name(arrived.name), arrived.digest
         with writing(self.root), self._names_locked():
             self._refuse_other(name, digest)
             blob = self.blob(digest)
-            if not blob.exists():
+            if not self.holds(digest, staged.stat().st_size if staged.exists() else None):
                 blob.parent.mkdir(parents=True, exist_ok=True)
                 staged.replace(blob)
                 sync_folder(blob.parent)
@@ -258,19 +264,16 @@ def capabilities(model: StoredModel) -> tuple[str, ...]:
 
 @contextmanager
 def writing(root: Path) -> Iterator[None]:
-    """Turns what the system says about a full or read-only disk into one line that says what to do."""
+    """Turns what the system says about the disk or folder of the store into one line that says what to do."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             advice = "free some space, or move the store with AGENTSERVE_MODELS"
             raise StoreError(f"The disk of the model store {root} is full: {advice}") from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
-            advice = "make it a writable folder, or move it with AGENTSERVE_MODELS"
-            raise StoreError(
-                f"The model store {root} can't be written ({error.strerror}): {advice}"
-            ) from error
-        raise
+        advice = "make it a writable folder, or move it with AGENTSERVE_MODELS"
+        why = error.strerror or str(error)
+        raise StoreError(f"The model store {root} can't be written ({why}): {advice}") from error
 
 
 def size_text(size: float) -> str:

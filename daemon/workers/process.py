@@ -29,6 +29,7 @@ _LOG = logging.getLogger("agentserve.worker")
 # How long a process may live on after it closed its pipe.
 _EXIT_GRACE_S = 5.0
 _READ_BYTES = 1 << 18
+_LEVELS = logging.getLevelNamesMapping()
 
 Command = Callable[[int], Sequence[str]]
 
@@ -137,7 +138,17 @@ class WorkerProcess:
         assert self._process.stderr is not None
         with self._process.stderr as lines:
             for line in lines:
-                _LOG.info("[%d] %s", self.pid, line.rstrip())
+                level, text = _said(line.rstrip())
+                _LOG.log(level, "[%d] %s", self.pid, text)
+
+
+def _said(line: str) -> tuple[int, str]:
+    """The level with which the worker wrote a line, and the rest of it.
+
+    What has no level is no message of ours: a traceback, or the last words of a library.
+    """
+    level, _, text = line.partition(" ")
+    return (_LEVELS[level], text) if level in _LEVELS else (logging.ERROR, line)
 
 
 def _spawn(command: Command, descriptor: int, ours: socket.socket) -> subprocess.Popen[str]:

@@ -88,7 +88,7 @@ class CapsuleDisk:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of all files, those that are being written at their planned size."""
+        """Bytes of all files as `collect` last knew them, those that are being written at their planned size."""
         written = sum(file.size for file in self._files.values())
         return written + sum(planned.size for planned in self._writing.values())
 
@@ -188,7 +188,9 @@ class CapsuleDisk:
         return Writing(CapsuleFile(path, capsule), self._results.put)
 
     def collect(self) -> None:
-        """Takes note of what was written meanwhile."""
+        """Takes note of what was written meanwhile, and of a folder that somebody has removed."""
+        if self._files and not self._folder.is_dir():
+            self._forget_lost()
         while True:
             try:
                 path, opened = self._results.get_nowait()
@@ -203,6 +205,11 @@ class CapsuleDisk:
             self._add(file)
             if is_unwanted:
                 self.remove(file)
+
+    def _forget_lost(self) -> None:
+        _LOG.warning("%d capsules are gone with their folder; it is made again", len(self._files))
+        for file in list(self._files.values()):
+            self.remove(file)
 
     def _new_path(self, capsule: Capsule) -> Path:
         kind = "turn"

@@ -143,9 +143,10 @@ class CapsuleFile:
     _checksums: list[int] | None = None
 
     def begin(self) -> None:
-        """Opens the temporary file. Raises OSError."""
+        """Opens the temporary file; makes the folder where it was removed meanwhile. Raises OSError."""
         self._data_start = _LENGTH_BYTES + len(_encode(self.planned))
         self._checksums = []
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         self._file = os.fdopen(descriptor, "wb")
         self._file.seek(self._data_start)

@@ -179,7 +179,7 @@ class CapsuleStore:
         name = PinName(message.namespace, message.name)
         if name not in self._pins:
             return PinRefused(
-                message.request_id, 404, "pin_not_found", f"there is no pin {message.name!r}", "name"
+                message.request_id, 404, "pin_not_found", f"There is no pin {message.name!r}", "name"
             )
         info = self._info(self._pins[name])
         self._unpin(name)
@@ -198,6 +198,8 @@ class CapsuleStore:
     def tiers(self) -> TierBytes:
         """What the pool, pins and the disk take now of what they may."""
         blocks, size = self._cache.blocks, self._geometry.block_bytes
+        if self.disk is not None:
+            self.disk.collect()
         return TierBytes(
             pool=(blocks.used + blocks.cached) * size,
             pool_budget=blocks.size * size,

@@ -40,8 +40,10 @@ def test_it_measures_the_engine_at_each_length_and_http_against_it(cli: Cli) -> 
 
 def test_it_measures_a_running_daemon_and_leaves_it_running(cli: Cli) -> None:
     assert cli("up").returncode == 0
-    found = report(cli)
+    done = cli(*QUICK, "--json")
+    found = json.loads(done.stdout)
     assert found["streaming"]["daemon"] == "running"
+    assert "daemon" not in done.stderr, "none is started"
     assert cli.client().status().requests.done >= 2
     records = json.loads(cli("requests", "--json").stdout)
     assert {one["draft_tokens"] for one in records} == {0}, "the loop that it is compared with drafts nothing"

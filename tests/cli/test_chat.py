@@ -43,6 +43,44 @@ def test_what_is_piped_in_is_added_to_the_question(cli: Cli) -> None:
     assert prompt_tokens(stdin=f"{question}\n\n{piped}\n") == both
 
 
+def test_bytes_that_are_no_text_are_replaced_and_counted(cli: Cli) -> None:
+    cli("up")
+
+    def ask(*arguments: str | bytes, stdin: bytes = b"") -> tuple[int, str]:
+        command = [*COMMAND, "run", "--max-tokens", "1", *arguments]
+        done = subprocess.run(
+            command, env=cli.environment, input=stdin, capture_output=True, timeout=60, check=False
+        )
+        return done.returncode, done.stderr.decode()
+
+    code, said = ask("what is it?", stdin="# café, déjà vu".encode("latin-1"))
+    assert code == 0
+    assert said.startswith("Not UTF-8: 3 bytes of what was piped in, replaced by \ufffd; ")
+    code, said = ask(b"caf\xe9?")
+    assert code == 0
+    assert said.startswith("Not UTF-8: 1 byte of the question, ")
+    code, said = ask("what is it?", stdin="# café \ufffd".encode())
+    assert (code, "Not UTF-8" in said) == (0, False)
+
+
+def test_standard_streams_that_are_closed_are_no_crash(cli: Cli) -> None:
+    cli("up")
+
+    def ask(redirection: str) -> subprocess.CompletedProcess[str]:
+        script = f'exec "$@" {redirection}'
+        command = ["bash", "-c", script, "bash", *COMMAND, "run", "hi", "--max-tokens", "1"]
+        return subprocess.run(
+            command, env=cli.environment, text=True, capture_output=True, timeout=60, check=False
+        )
+
+    assert (ask("<&-").returncode, ask("2>&-").returncode) == (0, 0)
+    deaf = ask(">&-")
+    assert (deaf.returncode, deaf.stderr) == (
+        1,
+        "Error: Standard output is closed; the answer has nowhere to go\n",
+    )
+
+
 def test_a_model_that_is_not_there_is_code_1_in_the_daemons_words(cli: Cli) -> None:
     cli("up")
     done = cli("run", "hello", "--model", "nothing")

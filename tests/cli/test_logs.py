@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 from cli_process import Cli
@@ -23,6 +24,24 @@ def test_no_log_yet_is_code_1_and_says_where_it_would_be(cli: Cli) -> None:
     done = cli("logs")
     assert (done.returncode, done.stdout) == (1, "")
     assert str(cli.paths.daemon_log) in done.stderr
+
+
+def test_a_daemon_in_the_foreground_has_no_log_file_and_it_says_so(cli: Cli) -> None:
+    process = cli.start("up", "--foreground")
+    try:
+        assert process.stderr is not None
+        assert process.stderr.readline(), "the first line of the log comes once the port is known"
+        none = cli("logs")
+        assert none.returncode == 1
+        assert "The daemon runs in the foreground: its log is in the terminal" in none.stderr
+        write_log(cli, "of another day\n")
+        os.utime(cli.paths.daemon_log, (0, 0))
+        old = cli("logs")
+        assert (old.returncode, old.stdout) == (0, "of another day\n")
+        assert "The daemon that runs has written nothing here" in old.stderr
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
 
 
 def test_new_lines_are_followed_across_a_rotation_until_ctrl_c(cli: Cli) -> None:

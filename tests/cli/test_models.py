@@ -130,3 +130,16 @@ def test_an_interrupted_pull_is_code_130_and_says_that_it_can_go_on(cli: Cli) ->
     assert (process.returncode, stdout) == (130, "")
     assert "Interrupted; `agentserve pull smollm2` goes on from here" in stderr
     assert "Traceback" not in stderr
+
+
+def test_removing_a_model_that_is_loaded_says_that_it_keeps_its_memory(cli: Cli, gguf: Path) -> None:
+    for name in ("used", "idle"):
+        cli("pull", f"file:{gguf}", "--name", name)
+    up = cli("up", "--model", "used", AGENTSERVE_MOCK="")
+    assert up.returncode == 0, up.stderr
+    assert "loaded" not in cli("rm", "idle").stderr
+    removed = cli("rm", "used")
+    assert removed.returncode == 0
+    assert removed.stderr.endswith(
+        "used:latest is still loaded and keeps its memory until `agentserve down`\n"
+    )

@@ -26,7 +26,7 @@ def test_pin_pins_show_and_unpin(cli: Cli, tmp_path: Path) -> None:
     assert "rules is not pinned any more" in cli("unpin", "rules").stderr
     assert cli("pins").stdout == ""
     missing = cli("unpin", "rules")
-    assert (missing.returncode, "there is no pin 'rules'" in missing.stderr) == (1, True)
+    assert (missing.returncode, "There is no pin 'rules'" in missing.stderr) == (1, True)
 
 
 def test_what_can_t_be_pinned_is_said_before_the_daemon_is_asked(cli: Cli, tmp_path: Path) -> None:

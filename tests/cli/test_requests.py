@@ -45,8 +45,8 @@ def test_a_request_is_a_row_and_a_json_object(up: Cli) -> None:
 
 def test_a_wrong_state_is_refused_with_those_there_are(up: Cli) -> None:
     done = up("requests", "--state", "nope")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "'nope' is none of cancelled, decode, done" in done.stderr
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "'nope' is none of cancelled, decode, done" in " ".join(done.stderr.split())
 
 
 def test_cancel_ends_a_request_that_runs(up: Cli) -> None:
@@ -95,6 +95,21 @@ def test_follow_shows_each_request_as_it_ends(up: Cli) -> None:
         until(lambda: len(shown) == 2)
         following.terminate()
     assert [json.loads(line)["number"] for line in shown] == [1, 2]
+
+
+def test_followed_rows_line_up_with_their_heads(up: Cli) -> None:
+    up("run", "hello", "--max-tokens", "1")
+    record = json.loads(up.paths.request_log.read_text())
+    record["model"] = "smollm2:135m-instruct-q4_1"
+    with up.paths.request_log.open("a") as log:
+        log.write(f"{json.dumps(record)}\n")
+    with up.start("requests", "--follow") as following:
+        shown = lines_of(following)
+        until(lambda: len(shown) == 3)
+        following.terminate()
+    heads, *rows = shown
+    assert all(row[heads.index("STATE") :].startswith("done ") for row in rows)
+    assert all(row[heads.index("OUT") :].startswith("1 ") for row in rows)
 
 
 def test_follow_without_a_record_says_where_they_would_be(cli: Cli) -> None:

@@ -127,6 +127,7 @@ def test_down_now_ends_a_daemon_that_does_not_answer(cli: Cli, monkeypatch: pyte
         (["up"], {"AGENTSERVE_THREADS": "-1"}, "AGENTSERVE_THREADS: '-1' is wrong"),
         (["up", "--host", "0.0.0.0"], {}, "--listen-all"),
         (["run", "--max-tokens", "0", "hi"], {}, "max-tokens"),
+        (["run", "--temperature", "9", "hi"], {}, "--temperature"),
         (["run"], {}, "there is no question"),
         (["pull", "smollm2", "--name", "x"], {}, "only a file can be named"),
     ],
@@ -168,6 +169,38 @@ def test_a_folder_that_is_a_file_is_said_in_one_line(cli: Cli, folder: str) -> N
     (reason,) = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
     assert str(cli.home / folder) in reason
     assert "Traceback" not in done.stderr
+
+
+def test_a_store_that_can_not_be_made_ends_the_start_with_what_to_do(cli: Cli) -> None:
+    for command in ("up", "pull"):
+        done = cli(
+            command, *(["smollm2"] * (command == "pull")), AGENTSERVE_MOCK="", AGENTSERVE_MODELS="/proc/none"
+        )
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.splitlines()[-1] == (
+            "Error: The model store /proc/none can't be written (No such file or directory): "
+            "make it a writable folder, or move it with AGENTSERVE_MODELS"
+        )
+    assert not cli.is_running()
+
+
+def test_a_home_that_can_not_be_used_is_said_with_what_to_do(cli: Cli) -> None:
+    missing = cli("up", AGENTSERVE_HOME="/proc/none")
+    assert missing.returncode == 1
+    assert "No such file or directory; choose another folder with AGENTSERVE_HOME" in missing.stderr
+    no_folder = cli("up", AGENTSERVE_HOME="/dev/null")
+    assert no_folder.returncode == 2
+    assert "can't be read (Not a directory); make it a readable file, or move it" in no_folder.stderr
+
+
+def test_a_down_during_the_start_is_told_to_who_waits_for_it(cli: Cli, index: PackageIndex) -> None:
+    index.gate.clear()
+    process = cli.start("up", AGENTSERVE_MOCK="", PIP_INDEX_URL=f"{index.url}/simple/")
+    assert index.asked.wait(60)
+    assert cli("down", "--now").returncode == 0
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "Error: The daemon was stopped before it was ready; `agentserve up` starts it again" in stderr
 
 
 def test_a_model_that_can_not_be_pulled_is_pips_reason_on_the_terminal(cli: Cli, tmp_path: Path) -> None:

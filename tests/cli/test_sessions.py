@@ -29,7 +29,9 @@ def test_sessions_are_listed_shown_forked_cut_and_forgotten(cli: Cli) -> None:
     ]
     assert row.startswith("mine ")
     assert json.loads(cli("sessions", "--json").stdout)["sessions"][0]["id"] == "mine"
-    assert "last action  rebuild" in cli("sessions", "show", "mine").stdout
+    shown = cli("sessions", "show", "mine").stdout
+    assert "last action  rebuild" in shown
+    assert " 0 known turns" not in shown
     named = cli("sessions", "fork", "mine", "--as", "branch")
     assert (named.stdout, "was forked at" in named.stderr) == ("branch\n", True)
     other = cli("sessions", "fork", "mine").stdout.strip()

@@ -135,8 +135,27 @@ def test_a_start_under_way_shows_what_it_is_at() -> None:
 
 
 def test_a_failed_worker_shows_why() -> None:
-    failed = WorkerSnapshot("mini:1b", "failed", error="killed by signal 9")
-    assert "|last error: killed by signal 9" in shown(replace(STATUS, workers=(failed,)))
+    failed = replace(WORKER, state="failed", error="killed by signal 9", rss_bytes=0)
+    assert shown(replace(STATUS, workers=(failed,))) == (
+        "agentserve|1.2.3, pid 7, up 1 min 15 s\n"
+        "address|http://127.0.0.1:1/v1\n"
+        "state|without mini:1b; the next request loads it again\n"
+        "memory|daemon 60.0 MB\n"
+        "requests|1 active, 2 queued, 3 done, 4 cancelled, 5 failed, 6 rejected\n"
+        "tokens|70 prompt (0 cached), 0 generated\n"
+        "model|mini:1b: failed\n"
+        "|last error: killed by signal 9"
+    )
+
+
+def test_a_speed_that_was_not_measured_yet_is_not_shown() -> None:
+    for prefill, decode, text in (
+        (0.0, 88.84, "\n|decode 88.8 tokens/s\n"),
+        (1000.4, 0.0, "\n|prefill 1000 tokens/s\n"),
+        (0.0, 0.0, "(75%)\n|speculation"),
+    ):
+        worker = replace(WORKER, prefill_tokens_per_s=prefill, decode_tokens_per_s=decode)
+        assert text in shown(replace(STATUS, workers=(worker,)))
 
 
 def test_a_failed_self_test_names_what_differs() -> None:

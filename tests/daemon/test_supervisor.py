@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -171,6 +172,32 @@ def test_a_worker_that_exits_while_it_loads_is_reported_with_its_status_and_logg
 
     caplog.set_level(logging.INFO)
     run(scenario)
+
+
+def test_each_line_of_a_worker_has_its_own_level_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    lines = (
+        "INFO a: news",
+        "WARNING b: careful",
+        "Traceback (most recent call last):",
+        "ERROR: no level of ours",
+    )
+    program = f"import sys; sys.stderr.write({chr(10).join(lines)!r})"
+
+    async def scenario() -> None:
+        async with supervised(lambda _fd: [sys.executable, "-c", program]) as supervisor:
+            with pytest.raises(Unavailable):
+                await supervisor.ensure_ready()
+            await until(lambda: lines[-1] in caplog.text)
+
+    caplog.set_level(logging.INFO)
+    run(scenario)
+    said = [(r.levelname, r.getMessage()) for r in caplog.records if r.name == "agentserve.worker"]
+    assert [(level, text.partition("] ")[2]) for level, text in said] == [
+        ("INFO", "a: news"),
+        ("WARNING", "b: careful"),
+        ("ERROR", "Traceback (most recent call last):"),
+        ("ERROR", "ERROR: no level of ours"),
+    ]
 
 
 def test_loading_that_takes_too_long_is_ended(fake: Fake) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import threading
 from pathlib import Path
 
@@ -415,3 +416,16 @@ def test_a_pin_expires(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("agentserve.engine.capsules.store.time.time", lambda: later)
     assert engine.restarted().pins().pins == ()
     assert engine.pins().pins == ()
+
+
+def test_a_folder_that_is_removed_is_made_again_and_what_was_in_it_is_forgotten(tmp_path: Path) -> None:
+    folder = tmp_path / "capsules"
+    engine = rig(folder)
+    engine.ask("a", chat("one"))
+    assert engine.engine.capsules.tiers().disk > 0
+    shutil.rmtree(folder)
+    assert engine.engine.capsules.tiers().disk == 0
+    engine.ask("b", chat("one", engine.text("a"), "two"))
+    assert files(folder)
+    following = chat("one", engine.text("a"), "two", engine.text("b"), "three")
+    assert engine.restarted().ask("c", following).prefix_action == "restore"

@@ -42,7 +42,9 @@ def test_a_good_file_is_described(tmp_path: Path) -> None:
                 "bytes": 4 * sum(value.size for value in tiny.state.values() if value.ndim == 1),
             },
         },
-        "schemes": {"Q4_1": "kept 4-bit, group 32, minimum as a whole zero point and a 4-bit rest"},
+        "schemes": {
+            "Q4_1": "kept 4-bit, group 32, the minimum as a whole zero point and, by the setting `minima`, a 4-bit rest"
+        },
         "has_chat_template": True,
         "license": "apache-2.0",
         "notes": [],
