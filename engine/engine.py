@@ -323,6 +323,7 @@ class Engine:
         assert sequence.session is not None
         self.tokens_prefilled += len(work.tokens)
         self.pace.prefilled(len(work.tokens), sequence.committed, seconds)
+        self.speculation.interrupted()
         sequence.session.commit(work.tokens)
         if self._has_state:
             sequence.session.checkpoint(self._runner)

@@ -11,15 +11,15 @@ from ..runners.runner import Runner, SequenceSlice, StateUse, StateWrite, StepPl
 from .step_costs import ROWS, StepCosts, context_of
 
 _LOG = logging.getLogger(__name__)
-# Runs of a cell. The first one sets up what depends on the shape and does not count.
+# Runs of a cell. The first one sets up what depends on the shape: that is what a change of the shape costs.
 _RUNS = 4
 
 
 class CostProbe:
     """Measures one step at a time, so that a request that comes waits for that one and no more.
 
-    Each cell is measured once in a worker's life; one that was kept from an earlier life is corrected. Only blocks that hold something are read: untouched pages of the pool are all the same page, and would make a long
-    context look cheap. So longer contexts are measured once the pool was filled that far. What they hold is of
+    Each cell is measured once in a worker's life; one that was kept from an earlier life is corrected. Only blocks that
+    hold something are read: untouched pages of the pool are all the same page, and would make a long context look cheap. So longer contexts are measured once the pool was filled that far. What they hold is of
     no matter, and nothing is written but a block (and a state row) that is free.
     """
 
@@ -42,7 +42,9 @@ class CostProbe:
         self._runner.forward(plan)
         self._seconds.append(time.perf_counter() - begun)
         if len(self._seconds) == _RUNS:
-            self._costs.observe(rows, context, min(self._seconds[1:]))
+            least = min(self._seconds[1:])
+            self._costs.observe(rows, context, least)
+            self._costs.observe_change(self._seconds[0] - least)
             self._seconds, self.is_dirty = [], True
             carry, self._row = divmod(self._row + 1, len(ROWS))
             self._bucket += carry

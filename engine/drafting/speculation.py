@@ -2,6 +2,7 @@
 
     draft(sequence)      before a decode step: the tokens to verify in it, often none
     settle(sequence, …)  after it: what it gave and how long it took
+    interrupted()        after any other step
     end(sequence)        at the end of a request: its tokens are there for the next one's drafts
     idle()               when there is nothing to do: fill the tables of step costs
 
@@ -27,6 +28,7 @@ from .drafting import Drafting
 from .length import best_length
 from .memory import DraftMemory
 from .model_drafter import ModelDrafters
+from .shapes import Shapes
 
 # Tokens of a reply before any was seen, and how much each one moves the average.
 _USUAL_REPLY, _REPLY_WEIGHT = 128.0, 0.1
@@ -41,6 +43,7 @@ class Speculation:
         self._is_on = config.draft_limits.most > 0
         self._least_rows = 2 if config.exact else 1
         self._costs = KeptCosts(runner, cache, config.step_costs_file)
+        self._shapes = Shapes(self._costs.table, self._least_rows)
         self._models = ModelDrafters(draft_model, self._costs.table) if draft_model and self._is_on else None
         self._memory = DraftMemory()
         self._rates = AcceptanceRates()
@@ -68,15 +71,23 @@ class Speculation:
         most = min(sequence.draft_limit, sequence.max_new_tokens - len(sequence.output) - 1)
         most = sequence.session.room_for_drafts(most)
         pays = partial(
-            best_length, costs=self._costs.table, context=sequence.committed, least_rows=self._least_rows
+            best_length,
+            costs=self._costs.table,
+            context=sequence.committed,
+            least_rows=self._least_rows,
+            extra=partial(self._shapes.extra, context=sequence.committed),
         )
         return sequence.drafting.draft(most, pays, self._to_come(sequence))
 
     def settle(self, sequence: Sequence, count: int, fed: int, context: int, seconds: float) -> None:
         """A decode step that fed `fed` tokens behind `context` others gave `count` and took `seconds`."""
-        self._costs.table.observe(max(fed, self._least_rows), context, seconds)
+        self._shapes.ran(max(fed, self._least_rows), context, seconds)
         if sequence.drafting is not None:
             sequence.drafting.settle(sequence.output[-count:])
+
+    def interrupted(self) -> None:
+        """A step was run that was no decode step."""
+        self._shapes.interrupted()
 
     def end(self, sequence: Sequence) -> None:
         """Keeps what was new to the namespace: tool results and other new text of the prompt, and the reply."""
@@ -90,6 +101,7 @@ class Speculation:
 
     def idle(self) -> bool:
         """Measures one more step cost. False when there is nothing to measure; then the tables are on disk."""
+        self.interrupted()
         return any(costs.measure_some() for costs in self._kept_costs())
 
     def save(self) -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 ROWS = (1, 2, 4, 8, 16)
 # SmolLM2 at 512 tokens of context on two cores; used until something is measured.
 _USUAL = (1.0, 1.1, 1.2, 1.5, 2.2)
+# A change of the number of rows, in steps of a single row, until one is measured.
+_USUAL_CHANGE = 0.3
 _SMALLEST = 512
 # How much of the difference to a measured step a cell takes over. What else runs on the machine only ever makes steps
 # slower, so a faster one tells more, and a slower one has to be seen often.
@@ -36,6 +38,7 @@ class StepCosts:
     def __init__(self) -> None:
         self._cells: dict[tuple[int, int], float] = {}
         self._lines: dict[int, tuple[float, ...]] = {}
+        self._change: float | None = None
 
     @property
     def is_measured(self) -> bool:
@@ -53,23 +56,30 @@ class StepCosts:
         share = (rows - ROWS[upper - 1]) / (ROWS[upper] - ROWS[upper - 1])
         return line[upper - 1] + share * (line[upper] - line[upper - 1])
 
+    def change(self, context: int) -> float:
+        """What a step takes longer because the one before had another number of rows, in the unit of `seconds`."""
+        return _USUAL_CHANGE * self.seconds(1, context) if self._change is None else self._change
+
     def observe(self, rows: int, context: int, seconds: float) -> None:
-        """Lets a step that was run anyway correct the table; numbers of rows between those of ROWS do not."""
-        if rows not in ROWS:
+        """Lets a step that was run anyway correct the table; numbers of rows between those of ROWS do not, nor what is
+        no time at all."""
+        if rows not in ROWS or seconds <= 0:
             return
         key = bucket_of(context), rows
-        known = self._cells.get(key, seconds)
-        weight = _FASTER if seconds < known else _SLOWER
-        # One disturbed step must not count as many.
-        self._cells[key] = known + weight * (min(seconds, 3 * known) - known)
+        self._cells[key] = _moved(self._cells.get(key, seconds), seconds)
         self._lines.clear()
+
+    def observe_change(self, seconds: float) -> None:
+        """A step took so much longer than one with as many rows before it. Counts once steps were measured."""
+        if self.is_measured and seconds > 0:
+            self._change = seconds if self._change is None else _moved(self._change, seconds)
 
     def save(self, path: Path) -> None:
         """Writes the table, whole or not at all. Raises OSError."""
         cells = [[bucket, rows, seconds] for (bucket, rows), seconds in sorted(self._cells.items())]
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps({"cells": cells}))
+        temporary.write_text(json.dumps({"cells": cells, "change": self._change}))
         os.replace(temporary, path)
 
     @classmethod
@@ -77,8 +87,10 @@ class StepCosts:
         """The table that `save` wrote; an empty one when there is none or it can't be read."""
         costs = cls()
         try:
-            for bucket, rows, seconds in json.loads(path.read_text())["cells"]:
+            kept = json.loads(path.read_text())
+            for bucket, rows, seconds in kept["cells"]:
                 costs._cells[int(bucket), int(rows)] = float(seconds)
+            costs._change = None if kept["change"] is None else float(kept["change"])
         except (OSError, ValueError, KeyError, TypeError):
             return cls()
         return costs
@@ -103,3 +115,9 @@ class StepCosts:
         known = [rows for rows in reversed(ROWS) if (bucket, rows) in self._cells]
         least = accumulate((self._cells[bucket, rows] for rows in known), min)
         return dict(zip(known, least, strict=True))
+
+
+def _moved(known: float, seconds: float) -> float:
+    """A known time after one more measurement. One disturbed step must not count as many."""
+    weight = _FASTER if seconds < known else _SLOWER
+    return known + weight * (min(seconds, 3 * known) - known)

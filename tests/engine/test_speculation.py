@@ -243,6 +243,7 @@ def test_drafts_that_do_not_pay_are_not_verified(tmp_path: Path) -> None:
         file, costs = tmp_path / f"{dear}.json", StepCosts()
         for rows in ROWS:
             costs.observe(rows, 0, float(rows if dear else 1))
+        costs.observe_change(1e-6)
         costs.save(file)
         rig = Rig(replace(config(8, exact=False), step_costs_file=file), endless=True)
         rig.submit(max_new_tokens=30)
