@@ -22,11 +22,15 @@ class Shapes:
         self._stays = 0.5
 
     def extra(self, rows: int, context: int) -> float:
-        """What a step of `rows` costs beside its own time: getting there from the step before and, unless the next
-        one is alike, back again. In the unit of `StepCosts.seconds`."""
+        """What a step of `rows` costs beside its own time, in the unit of `StepCosts.seconds`.
+
+        The first draft of a run is charged with the way there and back, as far as the run is likely to be short. So
+        within a run going on and ending it are free: whoever charged the end would never see it come.
+        """
         change = self._costs.change(context)
-        entering = change if rows != self._before else 0.0
-        return entering + (change * (1 - self._stays) if rows != self._least_rows else 0.0)
+        if self._before > self._least_rows:
+            return 0.0 if rows in (self._before, self._least_rows) else change
+        return 0.0 if rows == self._least_rows else 2 * change * (1 - self._stays)
 
     def ran(self, rows: int, context: int, seconds: float) -> None:
         """A decode step was run: the tables learn from it."""
