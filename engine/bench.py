@@ -82,8 +82,9 @@ class Bench:
         }
 
     def _run(self, request: GenerateRequest) -> Finished:
+        # A worker too has time between two requests of one client.
         while self._engine.step():
-            """A worker too has time between two requests of one client."""
+            pass
         stamps, self._end = Stamps(time.monotonic()), None
         prompter = self._model.prompter
         self._engine.submit(prompter.sequence(request, prompter.prompt(request), stamps))

@@ -8,13 +8,21 @@ from agentserve.engine.prefix.block_cache import BlockCache
 from agentserve.engine.protocol import LoadModel
 from agentserve.engine.runners.reference import BLOCK_TOKENS
 from agentserve.engine.runners.reference_model import open_reference
-from agentserve.engine.runners.runner import KvGeometry, Logits, SequenceSlice, StateUse, StateWrite, StepPlan
+from agentserve.engine.runners.runner import (
+    KvGeometry,
+    Logits,
+    SequenceSlice,
+    Stateless,
+    StateUse,
+    StateWrite,
+    StepPlan,
+)
 from numpy.typing import NDArray
 
 Row = NDArray[np.float32]
 
 
-class TwinRunner:
+class TwinRunner(Stateless):
     """Implements `Runner`: the reference model without rows of recurrent state.
 
     It remembers the state after each text that it computed, and finds it by the tokens that lie in its blocks: with a
@@ -69,18 +77,6 @@ class TwinRunner:
 
     def write_block(self, block: int, data: bytes) -> None:
         self._reference.write_block(block, data)
-
-    def clear_state(self, row: int) -> None:
-        raise AssertionError("the model has no recurrent state")
-
-    def copy_state(self, source: int, target: int) -> None:
-        raise AssertionError("the model has no recurrent state")
-
-    def read_state(self, row: int) -> bytes:
-        raise AssertionError("the model has no recurrent state")
-
-    def write_state(self, row: int, data: bytes) -> None:
-        raise AssertionError("the model has no recurrent state")
 
 
 def draft_model(

@@ -16,7 +16,7 @@ from agentserve.engine.prompts.templates import ChatTemplate
 from agentserve.engine.protocol import LoadModel, SamplingParams
 from agentserve.engine.runners.backend import Backend
 from agentserve.engine.runners.reference_model import byte_tokenizer
-from agentserve.engine.runners.runner import KvGeometry, Logits, SequenceSlice, StepPlan
+from agentserve.engine.runners.runner import KvGeometry, Logits, SequenceSlice, Stateless, StepPlan
 from agentserve.engine.text.tokenise import Tokenizer
 from numpy.typing import NDArray
 from transcript_models import THINKING
@@ -85,7 +85,7 @@ def scripted_tokenizer() -> Tokenizer:
     return byte_tokenizer(_CONTROLS)
 
 
-class ScriptedRunner:
+class ScriptedRunner(Stateless):
     """Implements `Runner`. `next_token` tells from all tokens of a sequence so far which one follows. Each step takes
     `step_seconds`."""
 
@@ -130,18 +130,6 @@ class ScriptedRunner:
 
     def write_block(self, block: int, data: bytes) -> None:
         self._blocks[block] = np.frombuffer(data, np.int32)
-
-    def clear_state(self, row: int) -> None:
-        raise AssertionError("the model has no recurrent state")
-
-    def copy_state(self, source: int, target: int) -> None:
-        raise AssertionError("the model has no recurrent state")
-
-    def read_state(self, row: int) -> bytes:
-        raise AssertionError("the model has no recurrent state")
-
-    def write_state(self, row: int, data: bytes) -> None:
-        raise AssertionError("the model has no recurrent state")
 
 
 def _follower(tokenizer: Tokenizer) -> Callable[[NDArray[np.int32]], int]:

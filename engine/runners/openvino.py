@@ -13,7 +13,7 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from .memory import zeroed_pages
-from .runner import KvGeometry, Logits, SequenceSlice, StepPlan
+from .runner import KvGeometry, Logits, SequenceSlice, Stateless, StepPlan
 
 Pool = NDArray[np.generic]
 
@@ -43,7 +43,7 @@ def native_precision(core: ov.Core) -> str:
     return "bf16" if "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES") else "f32"
 
 
-class OpenVinoRunner:
+class OpenVinoRunner(Stateless):
     """Implements `Runner` over a compiled model whose inputs are those of `lowering.STEP_INPUTS` and the pools."""
 
     def __init__(self, compiled: ov.CompiledModel) -> None:
@@ -106,18 +106,6 @@ class OpenVinoRunner:
             size = pool[block].nbytes
             pool[block] = np.frombuffer(data, pool.dtype, pool[block].size, offset).reshape(pool.shape[1:])
             offset += size
-
-    def clear_state(self, row: int) -> None:
-        raise AssertionError("this model has no recurrent state")
-
-    def copy_state(self, source: int, target: int) -> None:
-        raise AssertionError("this model has no recurrent state")
-
-    def read_state(self, row: int) -> bytes:
-        raise AssertionError("this model has no recurrent state")
-
-    def write_state(self, row: int, data: bytes) -> None:
-        raise AssertionError("this model has no recurrent state")
 
 
 def _block_elements(port: ov.ConstOutput) -> int:

@@ -132,3 +132,19 @@ class Runner(Protocol):
     def write_state(self, row: int, data: bytes) -> None:
         """Replaces the row's bytes. Raises ValueError when the length is wrong."""
         ...
+
+
+class Stateless:
+    """The part of a `Runner` that a model without recurrent state is never asked for."""
+
+    def clear_state(self, row: int) -> None:
+        raise AssertionError("this model has no recurrent state")
+
+    def copy_state(self, source: int, target: int) -> None:
+        raise AssertionError("this model has no recurrent state")
+
+    def read_state(self, row: int) -> bytes:
+        raise AssertionError("this model has no recurrent state")
+
+    def write_state(self, row: int, data: bytes) -> None:
+        raise AssertionError("this model has no recurrent state")

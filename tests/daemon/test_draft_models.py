@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from agentserve.cli.status import describe
-from agentserve.daemon.config import Settings, load_settings
+from agentserve.daemon.config import load_settings
 from agentserve.daemon.errors import AgentserveError, Unavailable
 from agentserve.daemon.store.registry import Arrived, ModelStore
 from agentserve.daemon.workers.process import Command
 from agentserve.daemon.workers.router import Router
+from router_rig import routed
 from scripted_model import scripted
 
 Serve = Callable[..., Any]
@@ -82,20 +82,6 @@ def test_a_model_that_can_not_draft_stops_the_start_with_the_reason(serve: Serve
     live.join()
     assert isinstance(live.error, AgentserveError)
     assert "reference can't draft for reference: it has recurrent state" in str(live.error)
-
-
-def routed(
-    scenario: Callable[[Router], Awaitable[None]], store: ModelStore, fake: Command, **settings: Any
-) -> None:
-    async def bounded() -> None:
-        router = Router(Settings(**settings), store, command=fake)
-        try:
-            async with asyncio.timeout(20):
-                await scenario(router)
-        finally:
-            await router.stop()
-
-    asyncio.run(bounded())
 
 
 @pytest.fixture

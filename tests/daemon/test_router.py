@@ -1,18 +1,16 @@
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
-from agentserve.daemon.config import Settings
 from agentserve.daemon.errors import ModelNotFound, QueueFull, Unavailable
 from agentserve.daemon.store.registry import ModelStore
 from agentserve.daemon.workers.lifecycle import State
 from agentserve.daemon.workers.process import Command
 from agentserve.daemon.workers.router import Router, Slot, Target, canonical_name, choose_victim
+from router_rig import routed
 
 Fake = Callable[..., Command]
 Put = Callable[[ModelStore, str, bytes], None]
@@ -61,20 +59,6 @@ def store_with(tmp_path: Path, put: Put) -> Callable[..., ModelStore]:
     return make
 
 
-def run(
-    scenario: Callable[[Router], Awaitable[None]], store: ModelStore, command: Command, **settings: Any
-) -> None:
-    async def bounded() -> None:
-        router = Router(Settings(**settings), store, command=command)
-        try:
-            async with asyncio.timeout(20):
-                await scenario(router)
-        finally:
-            await router.stop()
-
-    asyncio.run(bounded())
-
-
 def test_the_requested_model_is_the_one_that_is_loaded(store_with: StoreWith, fake: Fake) -> None:
     async def scenario(router: Router) -> None:
         for name, loaded in (("a", "a:latest"), ("b:7b", "b:7b"), ("a:latest", "a:latest"), ("gpt", "b:7b")):
@@ -84,7 +68,7 @@ def test_the_requested_model_is_the_one_that_is_loaded(store_with: StoreWith, fa
         paths = {one.load.model_path for one in router.supervisors()}
         assert len(paths) == 2
 
-    run(scenario, store_with("a", "b:7b"), fake(), aliases={"gpt": "b:7b"})
+    routed(scenario, store_with("a", "b:7b"), fake(), aliases={"gpt": "b:7b"})
 
 
 @pytest.mark.parametrize("name", ["smollm2", "nope", "openai/gpt-5", "../../etc/passwd", "b"])
@@ -101,7 +85,7 @@ def test_an_unknown_model_is_not_found_and_no_other_is_run(
         )
         assert str(router.store.root) not in caught.value.message
 
-    run(scenario, store_with("a", "b:7b"), fake())
+    routed(scenario, store_with("a", "b:7b"), fake())
 
 
 def test_an_unknown_model_is_mapped_to_the_default_where_the_settings_say_so(
@@ -115,7 +99,7 @@ def test_an_unknown_model_is_mapped_to_the_default_where_the_settings_say_so(
         with pytest.raises(ModelNotFound, match="gpt-5-mini"):
             await router.find("gpt-5-mini")
 
-    run(scenario, store_with("a", "b"), fake(), model="b", embedding_model="a", unknown_model="default")
+    routed(scenario, store_with("a", "b"), fake(), model="b", embedding_model="a", unknown_model="default")
 
 
 def test_a_default_that_is_not_there_either_is_an_error(store_with: StoreWith, fake: Fake) -> None:
@@ -123,7 +107,7 @@ def test_a_default_that_is_not_there_either_is_an_error(store_with: StoreWith, f
         with pytest.raises(ModelNotFound, match="'gone'"):
             await router.resolve("gpt-5-mini")
 
-    run(scenario, store_with("a"), fake(), model="gone", unknown_model="default")
+    routed(scenario, store_with("a"), fake(), model="gone", unknown_model="default")
 
 
 def test_a_model_that_could_be_pulled_is_named_with_the_command(store_with: StoreWith, fake: Fake) -> None:
@@ -131,7 +115,7 @@ def test_a_model_that_could_be_pulled_is_named_with_the_command(store_with: Stor
         with pytest.raises(ModelNotFound, match="`agentserve pull smollm2`"):
             await router.resolve("smollm2")
 
-    run(scenario, store_with(), fake())
+    routed(scenario, store_with(), fake())
 
 
 def test_a_third_model_takes_the_place_of_the_least_recently_used(store_with: StoreWith, fake: Fake) -> None:
@@ -145,7 +129,7 @@ def test_a_third_model_takes_the_place_of_the_least_recently_used(store_with: St
         assert workers["b"].state is State.STOPPED
         assert workers["a"].state is State.READY
 
-    run(scenario, store_with("a", "b", "c"), fake(), max_loaded_models=2)
+    routed(scenario, store_with("a", "b", "c"), fake(), max_loaded_models=2)
 
 
 def test_a_held_model_is_never_stopped_for_another(store_with: StoreWith, fake: Fake) -> None:
@@ -159,7 +143,7 @@ def test_a_held_model_is_never_stopped_for_another(store_with: StoreWith, fake: 
         async with router.hold("b") as other:
             assert (await router.ready(other)).name == "b:latest"
 
-    run(scenario, store_with("a", "b"), fake(), max_loaded_models=1)
+    routed(scenario, store_with("a", "b"), fake(), max_loaded_models=1)
 
 
 def test_a_name_that_means_another_file_now_is_loaded_anew(
@@ -177,7 +161,7 @@ def test_a_name_that_means_another_file_now_is_loaded_anew(
         assert after is not before
         assert after.load.model_path != before.load.model_path
 
-    run(scenario, store, fake())
+    routed(scenario, store, fake())
 
 
 def test_a_full_queue_is_refused_before_anything_is_loaded(store_with: StoreWith, fake: Fake) -> None:
@@ -193,7 +177,7 @@ def test_a_full_queue_is_refused_before_anything_is_loaded(store_with: StoreWith
         async with router.hold("a"):
             pass
 
-    run(scenario, store_with("a"), fake(), max_queue_depth=2)
+    routed(scenario, store_with("a"), fake(), max_queue_depth=2)
 
 
 def test_a_client_is_told_to_come_back_while_a_model_loads(store_with: StoreWith, fake: Fake) -> None:
@@ -205,7 +189,7 @@ def test_a_client_is_told_to_come_back_while_a_model_loads(store_with: StoreWith
             assert (caught.value.code, caught.value.retry_after) == ("model_loading", 1)
             assert (await router.ready(worker)).name == "a:latest"
 
-    run(scenario, store_with("a"), fake("--slow-load", "0.3"))
+    routed(scenario, store_with("a"), fake("--slow-load", "0.3"))
 
 
 def test_a_closed_router_takes_nothing_up(store_with: StoreWith, fake: Fake) -> None:
@@ -219,7 +203,7 @@ def test_a_closed_router_takes_nothing_up(store_with: StoreWith, fake: Fake) -> 
         assert caught.value.code == "shutting_down"
         assert worker.state is State.STOPPED
 
-    run(scenario, store_with("a"), fake())
+    routed(scenario, store_with("a"), fake())
 
 
 def test_the_settings_reach_the_worker(store_with: StoreWith, fake: Fake) -> None:
@@ -230,7 +214,7 @@ def test_the_settings_reach_the_worker(store_with: StoreWith, fake: Fake) -> Non
         assert (load.kv_budget_bytes, load.exact, load.reference_step_s) == (5000, True, 0.5)
 
     settings = {"threads": 3, "max_context": 99, "kv_budget": 5000, "exact": True, "reference_step": 0.5}
-    run(scenario, store_with("a"), fake(), device="GPU.1", **settings)
+    routed(scenario, store_with("a"), fake(), device="GPU.1", **settings)
 
 
 def test_mock_serves_the_reference_model_alone(store_with: StoreWith, fake: Fake) -> None:
@@ -242,7 +226,7 @@ def test_mock_serves_the_reference_model_alone(store_with: StoreWith, fake: Fake
         with pytest.raises(ModelNotFound, match="serves only 'reference'"):
             await router.resolve("a")
 
-    run(scenario, store_with("a"), fake(), mock=True)
+    routed(scenario, store_with("a"), fake(), mock=True)
 
 
 def test_a_model_that_failed_to_load_takes_no_room(store_with: StoreWith, fake: Fake) -> None:
@@ -258,4 +242,4 @@ def test_a_model_that_failed_to_load_takes_no_room(store_with: StoreWith, fake: 
                     pass
         assert other.load.name == "b:latest"
 
-    run(scenario, store_with("a", "b"), fake("--fail-load", "corrupt_model"), max_loaded_models=1)
+    routed(scenario, store_with("a", "b"), fake("--fail-load", "corrupt_model"), max_loaded_models=1)
